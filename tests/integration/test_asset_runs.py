@@ -30,8 +30,8 @@ from asynsched.store.assets import (
     record_events,
 )
 from asynsched.store.dags.dags import set_paused
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from tests.support.simulated import Simulated, report_of
+from tests.support.stored import store_dag
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -171,10 +171,8 @@ async def test_a_changed_condition_keeps_only_events_of_assets_still_in_it(simul
         await simulation.clock.sleep(10 * MINUTE)
         report = report_of(consumer("changes", [b, Asset("c")]))
         parsed = report.dags[0].__class__(report.dags[0].dag, "f" * 64)
-        stamp = FileStamp(content_hash="", modified_ns=0, size=0, runtime="")
         changed = report.__class__(report.schema_version, report.path, (parsed,))
-        defaults = DagDefaults(16, paused=False)
-        await simulation.database.write(store_report, changed, stamp, now=simulation.clock.now(), defaults=defaults)
+        await simulation.database.write(store_dag, changed, simulation.clock.now())
         pending = await simulation.database.write(pending_events, "changes")
         assert [event.asset.name for event in pending] == ["b"]
         await simulation.clock.sleep(10 * MINUTE)

@@ -17,6 +17,7 @@ from tests.support import lone_evaluator
 from tests.support.instant_executor import InstantExecutor
 from tests.support.passing_database import PassingDatabase
 from tests.support.runs import NOON
+from tests.support.stored import store_dag
 
 CHAINS = """
     from asynsched import DAG, chain, task
@@ -143,7 +144,7 @@ async def test_runs_of_many_dags_start_with_as_many_transactions_as_those_of_two
         for number in range(n):
             with DAG(f"of_{n}_{number}") as dag:
                 BashOperator(task_id="a", bash_command="true")
-            await lone_evaluator.store_dag(database, dag)
+            await database.write(store_dag, dag)
             created.append(RunCreated(await database.write(create_manual_run, dag.dag_id, now=NOON)))
         database.counts.clear()
         launched = await scheduler.tick(*created)

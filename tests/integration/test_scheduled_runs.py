@@ -13,7 +13,6 @@ from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.serialization.schema import TimetableQuestion
 from asynsched.simulation.script import Outcome
 from asynsched.store.dags.dags import get_dag, set_paused
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.dag_runs import list_runs
 from asynsched.store.schema import dag_run
@@ -25,7 +24,7 @@ from asynsched.timetables import (
     MultipleCronTriggerTimetable,
 )
 from tests.support.simulated import Simulated, report_of
-from tests.support.stored import examine_dag, list_audit
+from tests.support.stored import examine_dag, list_audit, store_dag
 from tests.unit.timetables.test_own_timetables import Workdays, asked
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,8 +43,7 @@ class Folder:
         report = report_of(self.dag)
         parsed = [type(dag)(dag.dag, dag.version_hash, **changes) for dag in report.dags]
         report = type(report)(report.schema_version, report.path, tuple(parsed))
-        defaults = DagDefaults(max_active_runs=16, paused=False)
-        await self.database.write(store_report, report, FileStamp("", 0, 0, ""), now=START, defaults=defaults)
+        await self.database.write(store_dag, report, START)
 
     async def examined(self, now) -> Examined:
         """Create the due runs, and require that they were foreseen."""

@@ -15,9 +15,10 @@ from asynsched.settings import Settings
 from asynsched.simulation.script import Outcome
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.pools import set_pool
-from tests.support.lone_evaluator import run_on, serving, store_dag
+from tests.support.lone_evaluator import run_on, serving
 from tests.support.runs import NOON
 from tests.support.simulated import Simulated
+from tests.support.stored import store_dag
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 QUIET = timedelta(minutes=100, seconds=7)
@@ -108,7 +109,7 @@ async def test_the_room_of_an_executor_is_that_of_all_schedulers_together(tmp_pa
     database = open_inline()
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true", executor="narrow")
-    await store_dag(database, dag)
+    await database.write(store_dag, dag)
     served = [await serving(database, tmp_path, name, {"local": 8, "narrow": 1}) for name in ("one", "other")]
     for scheduler, run_id in zip([*served, served[0]], ("r0", "r1", "r2"), strict=True):
         await run_on(scheduler, database, run_id)

@@ -14,8 +14,9 @@ from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.hitl import Question, put_question
 from asynsched.store.runs.requests import ClearTasks, open_requests
 from asynsched.store.runs.task_instances import load_task_instances
-from tests.support.lone_evaluator import run_on, serving, store_dag
+from tests.support.lone_evaluator import run_on, serving
 from tests.support.runs import NOON
+from tests.support.stored import store_dag
 
 RUN = DagRunKey("d", "r")
 ASKED = Question(
@@ -55,7 +56,7 @@ class Asking:
 async def asking(database, tmp_path):
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true", retries=1, retry_delay=timedelta(seconds=1))
-    await store_dag(database, dag)
+    await database.write(store_dag, dag)
     return Asking(database, await serving(database, tmp_path, "one"))
 
 

@@ -42,24 +42,17 @@ from asynsched.store.assets import (
     waiting_digests,
 )
 from asynsched.store.dags.dags import scheduled_dag_ids, set_paused
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.dag_runs import end_queued_run, get_run, insert_run
 from asynsched.store.runs.retention import delete_runs
 from asynsched.store.runs.transitions import Batch, apply
 from tests.store.test_runs import new_run, task
-from tests.support.simulated import report_of
-from tests.support.stored import examine_dag
+from tests.support.stored import examine_dag, store_dag
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-STAMP = FileStamp(content_hash="", modified_ns=0, size=0, runtime="")
 LONG = "ü" * 1500
 """Longer than an index of PostgreSQL can hold."""
-
-
-def store_dag(conn, dag: DAG) -> None:
-    store_report(conn, report_of(dag), STAMP, now=NOW, defaults=DagDefaults(16, paused=False))
 
 
 def dag_of(dag_id, schedule=None, max_active_runs=16, **assets) -> DAG:

@@ -12,13 +12,13 @@ from asynsched import DAG, CronDataIntervalTimetable, CronPartitionTimetable
 from asynsched.scheduling.creation.backfills import BackfillPlan, create_backfill
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dags.dags import get_dag
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import insert_run, last_scheduled_run, list_runs
 from asynsched.store.runs.queue import first_queued
 from asynsched.store.runs.task_instances import read_past
 from asynsched.store.schema import DagRunRow
 from tests.support.simulated import report_of
+from tests.support.stored import store_dag
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -34,15 +34,14 @@ def new_run(run_id: str, date: datetime, **fields: Any) -> DagRunRow:
     )  # fmt: skip
 
 
-async def store_dag(database: Database, schedule: Any, version: str = "1") -> None:
-    defaults = DagDefaults(max_active_runs=16, paused=False)
+async def store_schedule(database: Database, schedule: Any, version: str = "1") -> None:
     report = report_of(DAG("d", schedule=schedule, start_date=FIRST))
     report = replace(report, dags=(replace(report.dags[0], version_hash=version * 64),))
-    await database.write(store_report, report, FileStamp("", 0, 0, ""), now=NOW, defaults=defaults)
+    await database.write(store_dag, report, NOW)
 
 
 async def test_a_run_that_a_backfill_repeats_stays_the_newest_of_the_schedule(database: Database) -> None:
-    await store_dag(database, "@daily")
+    await store_schedule(database, "@daily")
     for number in range(4):
         run_type = DagRunType.MANUAL if number == 0 else DagRunType.SCHEDULED
         await database.write(insert_run, new_run(f"r{number}", FIRST + number * DAY, run_type=run_type))
@@ -56,7 +55,7 @@ async def test_a_run_that_a_backfill_repeats_stays_the_newest_of_the_schedule(da
 
 @pytest.mark.parametrize("is_reverse", [False, True])
 async def test_the_runs_of_a_backfill_of_partitions_wait_in_its_order(database: Database, *, is_reverse: bool) -> None:
-    await store_dag(database, CronPartitionTimetable("@daily", timezone="UTC"))
+    await store_schedule(database, CronPartitionTimetable("@daily", timezone="UTC"))
     plan = BackfillPlan("d", FIRST, LAST, is_reverse=is_reverse)
     made = await database.write(create_backfill, plan, actor="me", now=NOW)
 
@@ -72,10 +71,10 @@ async def test_the_runs_of_a_backfill_of_partitions_wait_in_its_order(database: 
 async def test_a_repeated_run_moves_to_the_newest_version_unless_it_is_to_keep_its_own(
     database: Database, *, keeps_version: bool
 ) -> None:
-    await store_dag(database, "@daily")
+    await store_schedule(database, "@daily")
     before = (await database.read(get_dag, "d")).version_id
     await database.write(insert_run, new_run("old", FIRST, version_id=before))
-    await store_dag(database, "@daily", "2")
+    await store_schedule(database, "@daily", "2")
     after = (await database.read(get_dag, "d")).version_id
     plan = BackfillPlan("d", FIRST, FIRST, reprocess="completed", keeps_version=keeps_version)
     await database.write(create_backfill, plan, actor="me", now=NOW)
@@ -85,7 +84,7 @@ async def test_a_repeated_run_moves_to_the_newest_version_unless_it_is_to_keep_i
 
 
 async def test_the_run_of_a_date_whose_name_an_imported_run_has_gets_another_one(database: Database) -> None:
-    await store_dag(database, CronDataIntervalTimetable("@daily", timezone="UTC"))
+    await store_schedule(database, CronDataIntervalTimetable("@daily", timezone="UTC"))
     name = f"backfill__{(FIRST + DAY).isoformat()}"
     await database.write(insert_run, new_run(name, FIRST - DAY))
     await database.write(create_backfill, BackfillPlan("d", FIRST, FIRST), actor="me", now=NOW)
@@ -94,7 +93,7 @@ async def test_the_run_of_a_date_whose_name_an_imported_run_has_gets_another_one
 
 
 async def test_the_first_run_of_a_backfill_does_not_depend_on_the_past(database: Database) -> None:
-    await store_dag(database, "@daily")
+    await store_schedule(database, "@daily")
     await database.write(insert_run, new_run("failed", FIRST, state=DagRunState.FAILED))
     plan = BackfillPlan("d", FIRST + DAY, FIRST + 2 * DAY)
     await database.write(create_backfill, plan, actor="me", now=NOW)

@@ -26,7 +26,7 @@ from asynsched.store.dags.dags import (
     set_next_dagruns,
     set_paused,
 )
-from asynsched.store.dags.files import get_file, known_files, list_errors
+from asynsched.store.dags.files import get_file, known_files, list_errors, list_errors_of
 from asynsched.store.dags.parse_results import DagDefaults, Outcome, StoredReport, store_outcomes, store_report
 from asynsched.store.engines.opening import bring_to_head, connect_direct
 from asynsched.store.engines.urls import parse_url
@@ -126,7 +126,7 @@ async def test_of_two_files_with_one_dag_id_the_first_keeps_it_until_it_goes(dat
     await store(database, report("a.py", parsed("same")))
     assert await store(database, report("b.py", parsed("same", "2"), parsed("other"))) == StoredReport(new=("other",))
     assert (await database.read(get_dag, "same")).file_path == "a.py"
-    (error,) = await database.read(list_errors, "b.py")
+    (error,) = await database.read(list_errors_of, ["b.py"])
     assert (error.kind, error.dag_id) == ("dag", "same")
     assert "a.py" in error.message
     assert "b.py" in error.message

@@ -10,8 +10,9 @@ from asynsched.scheduling.requests.run_requests import do_request, submit_reques
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.requests import MarkTasks, open_requests
 from asynsched.store.runs.task_instances import load_task_instances
-from tests.support.lone_evaluator import run_on, serving, store_dag
+from tests.support.lone_evaluator import run_on, serving
 from tests.support.runs import NOON
+from tests.support.stored import store_dag
 
 RUN = DagRunKey("d", "r")
 
@@ -23,7 +24,7 @@ async def test_only_the_owner_of_a_run_does_a_request_and_others_hear_of_it(data
     monkeypatch.setattr(run_requests, "notify", lambda _, *given: hints.extend(given))
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true")
-    await store_dag(database, dag)
+    await database.write(store_dag, dag)
     scheduler = await serving(database, tmp_path, "one")
     await run_on(scheduler, database, "r")
     await database.write(submit_request, RUN, MarkTasks(("t",), "success"), actor="ann", now=NOON)

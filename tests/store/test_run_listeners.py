@@ -9,7 +9,6 @@ from asynsched.channels import RunEdited, RunsOrphaned
 from asynsched.errors import StoreUnavailable
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.requests.run_requests import submit_request
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.schedulers import remove_scheduler
 from asynsched.store.schema import callback_request
@@ -17,6 +16,7 @@ from tests.support.flaky_database import FlakyDatabase
 from tests.support.lone_evaluator import run_on, serving
 from tests.support.runs import NOON
 from tests.support.simulated import report_of
+from tests.support.stored import store_dag
 
 BEGUN = "on_dag_run_running"
 RUN = DagRunKey("d", "r")
@@ -30,8 +30,7 @@ async def heard(database):
     report = report_of(dag)
     [parsed] = report.dags
     report = replace(report, dags=(replace(parsed, dag=replace(parsed.dag, callbacks=(BEGUN,))),))
-    defaults = DagDefaults(max_active_runs=16, paused=False)
-    await database.write(store_report, report, FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+    await database.write(store_dag, report)
     return lambda: database.read(lambda conn: conn.scalars(sa.select(callback_request.c.event)).all())
 
 

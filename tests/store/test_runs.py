@@ -12,7 +12,6 @@ from asynsched.errors import AlreadyExists, StoreError
 from asynsched.queries.runs import Progress, count_progress
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dags.dags import add_versions
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.runs.callbacks import finish_callback, next_callbacks, take_callback
 from asynsched.store.runs.dag_runs import (
     count_active_runs,
@@ -34,7 +33,7 @@ from asynsched.store.runs.task_instances import list_task_instances, list_tries,
 from asynsched.store.runs.transitions import Batch, RunWrite, Stale, TaskWrite, XComWrite, apply
 from asynsched.store.runs.xcoms import get_xcoms, newest_run_with_xcom, put_xcom, put_xcom_of_try, some_xcoms
 from asynsched.store.schema import CallbackRequest, DagRunRow, DagVersionRow, HistoryRow, XComRow, xcom
-from tests.support.simulated import report_of
+from tests.support.stored import store_dag
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -116,8 +115,7 @@ async def test_a_name_that_is_taken_gets_the_next_number_however_long_it_is(data
 
 async def test_the_last_scheduled_interval_ignores_manual_runs_and_backfills(database):
     for dag_id in ("d", "e", "never"):
-        defaults = DagDefaults(max_active_runs=1, paused=False)
-        await database.write(store_report, report_of(DAG(dag_id)), FileStamp("", 0, 0, ""), now=NOW, defaults=defaults)
+        await database.write(store_dag, DAG(dag_id), NOW)
     assert await database.read(last_scheduled_intervals, ["d", "e", "never"]) == {}
     await database.write(insert_run, new_run("r", "e"))
     await database.write(insert_run, new_run("of partition", "d", logical_date=None, partition_key="k"))

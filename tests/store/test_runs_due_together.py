@@ -26,7 +26,6 @@ from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.serialization.schema import ParsedDag, ParseReport
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dags.dags import get_dag, set_paused
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.dag_runs import AlreadyExists, insert_run, insert_runs, list_runs
 from asynsched.store.runs.deadlines import list_deadlines
@@ -36,6 +35,7 @@ from asynsched.store.schema import dag_version
 from asynsched.timetables import CustomTimetable, PlannedInterval, PlannedRun, TimetablePlan
 from tests.store.test_runs import new_run
 from tests.support.simulated import report_of
+from tests.support.stored import store_dag
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -66,8 +66,7 @@ def planned(dag_id: str) -> ParseReport:
 
 def store(conn: sa.Connection, reports: Sequence[ParseReport]) -> None:
     for report in reports:
-        defaults = DagDefaults(max_active_runs=16, paused=False)
-        store_report(conn, report, FileStamp("", 0, 0, ""), now=START, defaults=defaults)
+        store_dag(conn, report, START)
 
 
 def counted(conn: sa.Connection, query: Callable[..., Any], *args: Any) -> tuple[Any, int]:

@@ -17,9 +17,9 @@ from asynsched.settings import Settings
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from asynsched.store.schema import asset_trigger, dag
 from asynsched.store.watchers import drop_watchers
-from tests.support.lone_evaluator import store_dag
 from tests.support.passing_database import PassingDatabase
 from tests.support.runs import NOON
+from tests.support.stored import store_dag
 
 
 class Arrivals(BaseEventTrigger):
@@ -47,7 +47,7 @@ async def serve(database, tmp_path):
     """Store a DAG with a watcher; return a function that serves watchers with a new scheduler."""
     with DAG("d", schedule=[Asset("mail", watchers=[AssetWatcher(name="inbox", trigger=Arrivals())])]) as watching:
         pass
-    await store_dag(database, watching)
+    await database.write(store_dag, watching)
 
     async def begin(name):
         fields = {"hostname": name, "pid": 1, "home": name, "version": "1", "now": NOON, "takeover_seconds": 30}

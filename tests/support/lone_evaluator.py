@@ -5,7 +5,6 @@ from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 
-from asynsched import DAG
 from asynsched.assembly import Foundation, make_evaluator
 from asynsched.channels import Channels, LimitNews, RunCreated, TaskReady, TryReported
 from asynsched.clock import VirtualClock
@@ -16,11 +15,9 @@ from asynsched.protocol.messages import Ended
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.loading import VersionCache
 from asynsched.settings import Settings
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
 from asynsched.store.schedulers import register_scheduler, set_room
 from tests.support.runs import NOON
-from tests.support.simulated import report_of
 
 PARALLELISM = 9
 NONE: frozenset[str] = frozenset()
@@ -76,12 +73,6 @@ class LoneEvaluator:
     def end(self, *tokens: str) -> None:
         for token in tokens:
             self.channels.reports.put_nowait(TryReported(Ended(token, "success", NOON)))
-
-
-async def store_dag(database: Database, dag: DAG) -> None:
-    """Store a DAG as if its file had been parsed."""
-    defaults = DagDefaults(max_active_runs=16, paused=False)
-    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
 
 
 async def serving(

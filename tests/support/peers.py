@@ -22,7 +22,6 @@ from asynsched.protocol.messages import Ended
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.loading import VersionCache
 from asynsched.settings import Settings
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
 from asynsched.store.engines.urls import parse_url
@@ -30,12 +29,10 @@ from asynsched.store.runs.dag_runs import list_runs
 from asynsched.store.schedulers import notify
 from asynsched.store.schema import dag_run, task_instance
 from tests.support.passing_database import PassingDatabase
-from tests.support.simulated import report_of
+from tests.support.stored import store_dag
 from tests.support.waiting import eventually
 
 N_RUNS = 8
-STAMP = FileStamp("", 0, 0, "")
-DEFAULTS = DagDefaults(max_active_runs=16, paused=False)
 CLOCK = Clock()
 Try = tuple[str, str]
 """run_id, task_id"""
@@ -109,7 +106,7 @@ class Peers:
         """Make runs of a DAG, as a user does from another terminal."""
 
         def trigger(conn: sa.Connection) -> None:
-            store_report(conn, report_of(dag), STAMP, now=CLOCK.now(), defaults=DEFAULTS)
+            store_dag(conn, dag, CLOCK.now())
             keys = [create_manual_run(conn, "d", now=CLOCK.now(), run_id=f"r{number}") for number in range(n)]
             notify(conn, *(Hint("run", *key) for key in keys))
 

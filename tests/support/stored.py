@@ -1,4 +1,4 @@
-"""Stored facts that no command shows: the audit, all versions of a DAG, the paths of logs, due runs."""
+"""Storing DAGs, and reading what no command shows: the audit, all versions of a DAG, the paths of logs, due runs."""
 
 from datetime import datetime
 from pathlib import Path
@@ -6,13 +6,24 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from asynsched import DAG
 from asynsched.executors.log_paths import log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dags
+from asynsched.serialization.schema import ParseReport
 from asynsched.store.dags.dags import get_version
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.rows import as_struct
 from asynsched.store.schema import AuditRow, DagVersionRow, audit, dag_version
+from tests.support.runs import NOON
+from tests.support.simulated import report_of
+
+
+def store_dag(conn: Connection, dag: DAG | ParseReport, now: datetime = NOON, *, max_active_runs: int = 16) -> None:
+    """Store a DAG, or those of a report, as if the file had just been parsed."""
+    report = report_of(dag) if isinstance(dag, DAG) else dag
+    store_report(conn, report, FileStamp("", 0, 0, ""), now=now, defaults=DagDefaults(max_active_runs, paused=False))
 
 
 def list_audit(conn: Connection, *, dag_id: str | None = None) -> list[AuditRow]:

@@ -10,13 +10,12 @@ from asynsched.channels import BackfillChanged, DagChanged, RunCreated, RunEdite
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.admission import A_FEW
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.runs.retention import Bound, old_runs
 from asynsched.store.schema import dag_run
 from tests.integration.size.counted import opened, serving
 from tests.support.history import copy_rows, fill, look_at_sizes, named, numbers
 from tests.support.runs import NOON
-from tests.support.simulated import report_of
+from tests.support.stored import store_dag
 
 FEW, MANY = 200, 20_000
 """Runs that wait."""
@@ -43,8 +42,7 @@ async def backlog(opened, folder, n: int):
     for dag_id in ("d", "other"):
         with DAG(dag_id, schedule="@hourly", start_date=NOON + HOUR / 2, catchup=True) as dag:
             BashOperator(task_id="t", bash_command="true")
-        defaults = DagDefaults(max_active_runs=1 if dag_id == "d" else 16, paused=False)
-        await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+        await database.write(store_dag, dag, max_active_runs=1 if dag_id == "d" else 16)
     site = await serving(database, folder)
     key = await database.write(create_manual_run, "d", now=NOON, run_id="first")
     [token] = await site.tick(RunCreated(key))

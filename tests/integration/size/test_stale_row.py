@@ -5,11 +5,10 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator
 from asynsched.channels import RunCreated
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.schema import task_instance
 from tests.integration.size.counted import Cost, opened, serving
 from tests.support.runs import NOON
-from tests.support.simulated import report_of
+from tests.support.stored import store_dag
 
 __all__ = ["opened"]
 
@@ -20,8 +19,7 @@ async def cost_of_a_stale_row(opened, folder, n: int) -> Cost:
     folder.mkdir()
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true")
-    defaults = DagDefaults(max_active_runs=1000, paused=False)
-    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+    await database.write(store_dag, dag, max_active_runs=1000)
     site = await serving(database, folder)
     tokens = []
     for number in range(n):

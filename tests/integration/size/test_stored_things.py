@@ -6,12 +6,11 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator, Param
 from asynsched.channels import RunCreated
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.schema import asset, import_error, variable
 from tests.integration.size.counted import Cost, opened, serving
 from tests.support.history import copy_rows, fill, look_at_sizes, named, numbers
 from tests.support.runs import NOON
-from tests.support.simulated import report_of
+from tests.support.stored import store_dag
 
 FEW, MANY = 20, 5_000
 __all__ = ["opened"]
@@ -46,8 +45,7 @@ async def cost_of_a_sweep(opened, folder, fill_in, n: int) -> Cost:
     params = {f"p{number}": Param(number) for number in range(n if is_described else 1)}
     with DAG("d", tags=[f"t{number}" for number in range(n if is_described else 1)], params=params) as dag:
         BashOperator(task_id="t", bash_command="true")
-    defaults = DagDefaults(max_active_runs=16, paused=False)
-    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+    await database.write(store_dag, dag)
     site = await serving(database, folder)
     key = await database.write(create_manual_run, "d", now=NOON, run_id="r")
     assert len(await site.tick(RunCreated(key))) == 1

@@ -9,8 +9,8 @@ from asynsched.store.assets import consumed_events, record_events
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.schema import asset_dag_run_queue
 from tests.integration.size.counted import Cost, counting
-from tests.store.test_assets import NOW, dag_of, event, store_dag
-from tests.support.stored import examine_dag
+from tests.store.test_assets import NOW, dag_of, event
+from tests.support.stored import examine_dag, store_dag
 
 N_CONSUMED, N_WAITING, N_EVENTS = 100, 110, 250
 

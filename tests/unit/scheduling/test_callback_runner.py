@@ -19,10 +19,7 @@ from asynsched.protocol.messages import Ended, Request
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.loading import VersionCache
-from asynsched.serialization.encode import serialize_dag
-from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport
 from asynsched.settings import CallbacksSettings, Settings
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.rows import as_new
@@ -32,6 +29,7 @@ from asynsched.store.schema import ListenerCall, callback_request, dag_run, dag_
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.passing_database import PassingDatabase
 from tests.support.runs import NOON
+from tests.support.stored import store_dag
 
 CALLBACKS = CallbacksSettings(processes=5, attempts=2, timeout=7)
 
@@ -84,9 +82,7 @@ async def database():
     database = FlakyDatabase(open_inline())
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true")
-    report = ParseReport(SCHEMA_VERSION, path="d.py", dags=(ParsedDag(serialize_dag(dag), version_hash="0" * 64),))
-    stamp = FileStamp(content_hash="", modified_ns=0, size=0, runtime="")
-    await database.write(store_report, report, stamp, now=NOON, defaults=DagDefaults(max_active_runs=16, paused=False))
+    await database.write(store_dag, dag)
     await database.write(create_manual_run, "d", now=NOON, run_id="r")
     yield database
     await database.close()

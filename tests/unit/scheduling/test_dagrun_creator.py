@@ -7,10 +7,9 @@ from asynsched.channels import Channels, DagChanged, RunCreated
 from asynsched.clock import VirtualClock
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
 from asynsched.settings import Settings
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.opening import open_inline
 from tests.support.runs import NOON
-from tests.support.simulated import report_of
+from tests.support.stored import store_dag
 
 HOUR = timedelta(hours=1)
 
@@ -20,8 +19,7 @@ async def test_a_due_dag_is_announced_as_changed_only_after_a_message():
     database, channels, clock = open_inline(), Channels(), VirtualClock(NOON)
     with DAG("d", schedule="@hourly", start_date=NOON, catchup=True) as dag:
         BashOperator(task_id="t", bash_command="true")
-    defaults = DagDefaults(max_active_runs=16, paused=False)
-    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+    await database.write(store_dag, dag)
     creator = DagRunCreator(settings=Settings(), channels=channels, database=database, clock=clock)
 
     async def told(hours: int) -> list[type]:
@@ -43,9 +41,8 @@ async def test_a_clock_that_is_set_back_holds_up_no_sweep():
     await creator.tick(NOON)
     with DAG("d", schedule="@hourly", start_date=NOON - 3 * HOUR, catchup=True) as dag:
         BashOperator(task_id="t", bash_command="true")
-    defaults = DagDefaults(max_active_runs=16, paused=False)
     set_back = NOON - HOUR
-    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=set_back, defaults=defaults)
+    await database.write(store_dag, dag, set_back)
     await creator.tick(set_back)
     assert [type(message) for message in channels.runs.take()] == [RunCreated]
     await database.close()

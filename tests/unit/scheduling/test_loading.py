@@ -20,7 +20,25 @@ from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON, task
 
 
-async def test_the_event_loop_goes_on_while_a_version_is_prepared(tmp_path, monkeypatch):
+@pytest.fixture
+async def database():
+    database = open_inline()
+    await database.write(put_sources, {"0" * 64: "x = 1"})
+    yield database
+    await database.close()
+
+
+def dag_of(*tasks, dag_id="dag") -> bytes:
+    return msgspec.json.encode(SerializedDag(dag_id=dag_id, timetable={"kind": "null"}, tasks=tasks))
+
+
+async def stored(database, code: bytes, dag_id="dag") -> int:
+    """Store a version of a DAG, and return its id."""
+    new = DagVersionRow(dag_id, 1, "1" * 64, "dag.py", code, (SourceRef("dag.py", "dag", "0" * 64),), NOON)
+    return (await database.write(add_versions, [new]))[dag_id]
+
+
+async def test_the_event_loop_goes_on_while_a_version_is_prepared(database, tmp_path, monkeypatch):
     loop = asyncio.get_running_loop()
 
     def compile_while_the_loop_turns(dag: SerializedDag) -> DagStructure:
@@ -30,46 +48,28 @@ async def test_the_event_loop_goes_on_while_a_version_is_prepared(tmp_path, monk
         return compile_structure(dag)
 
     monkeypatch.setattr(loading, "compile_structure", compile_while_the_loop_turns)
-    database = open_inline()
-    dag = SerializedDag(dag_id="dag", timetable={"kind": "null"}, tasks=(task("first", "second"), task("second")))
-    await database.write(put_sources, {"0" * 64: "x = 1"})
-    refs = (SourceRef("dag.py", "dag", "0" * 64),)
-    new = DagVersionRow("dag", 1, "1" * 64, "dag.py", msgspec.json.encode(dag), refs, NOON)
-    version_id = (await database.write(add_versions, [new]))["dag"]
+    version_id = await stored(database, dag_of(task("first", "second"), task("second")))
     cache = VersionCache(database, tmp_path, tmp_path / "dags")
     loaded = await cache.get(version_id)
     assert loaded.structure.weights == {"first": 2, "second": 1}
     assert loaded.code.is_plain, "told from the text of its sources"
     assert (tmp_path / f"{'0' * 64}.py").read_text() == "x = 1"
     assert await cache.get(version_id) is loaded
-    await database.close()
 
 
-async def test_a_version_is_usable_though_its_sources_cannot_be_written(tmp_path):
-    database = open_inline()
-    dag = SerializedDag(dag_id="dag", timetable={"kind": "null"}, tasks=(task("first"),))
-    await database.write(put_sources, {"0" * 64: "x = 1"})
-    refs = (SourceRef("dag.py", "dag", "0" * 64),)
-    new = DagVersionRow("dag", 1, "1" * 64, "dag.py", msgspec.json.encode(dag), refs, NOON)
-    version_id = (await database.write(add_versions, [new]))["dag"]
+async def test_a_version_is_usable_though_its_sources_cannot_be_written(database, tmp_path):
+    version_id = await stored(database, dag_of(task("first")))
     (tmp_path / "sources").write_text("a file, where a full or read-only disk has no folder either")
     with capture_logs() as logs:
         loaded = await VersionCache(database, tmp_path / "sources", tmp_path / "dags").get(version_id)
     assert [ref.path for ref in loaded.code.sources] == ["dag.py"]
     assert [entry["event"] for entry in logs] == ["sources.not_written"]
-    await database.close()
 
 
-async def test_many_versions_are_read_together_and_a_bad_one_fails_only_on_use(tmp_path):
-    database = open_inline()
-    ids = []
-    for number in range(5):
-        dag = SerializedDag(dag_id=f"dag{number}", timetable={"kind": "null"}, tasks=(task("first"),))
-        code = msgspec.json.encode(dag) if number != 3 else b'{"from": "tomorrow"}'
-        sources = (SourceRef("dag.py", "dag", "0" * 64),)
-        new = DagVersionRow(dag.dag_id, 1, "1" * 64, "dag.py", code, sources, NOON)
-        ids += (await database.write(add_versions, [new])).values()
-    await database.write(put_sources, {"0" * 64: "x = 1"})
+async def test_many_versions_are_read_together_and_a_bad_one_fails_only_on_use(database, tmp_path):
+    codes = [dag_of(task("first"), dag_id=f"dag{number}") for number in range(5)]
+    codes[3] = b'{"from": "tomorrow"}'
+    ids = [await stored(database, code, f"dag{number}") for number, code in enumerate(codes)]
     counting = FlakyDatabase(database)
     counting.arm()
     cache = VersionCache(counting, tmp_path, tmp_path / "dags")
@@ -83,17 +83,11 @@ async def test_many_versions_are_read_together_and_a_bad_one_fails_only_on_use(t
         await cache.get(ids[3])
     with pytest.raises(NotFound):
         await cache.get(77)
-    await database.close()
 
 
 @pytest.mark.parametrize("left", [b"", b"x = ", b"\0\0\0\0\0", b"x = 2", None])
-async def test_a_scheduler_writes_sources_again_that_a_power_cut_has_spoilt(tmp_path, left):
-    database = open_inline()
-    dag = SerializedDag(dag_id="dag", timetable={"kind": "null"}, tasks=(task("first"),))
-    sources = (SourceRef("dag.py", "dag", "0" * 64),)
-    await database.write(put_sources, {"0" * 64: "x = 1"})
-    new = DagVersionRow("dag", 1, "1" * 64, "dag.py", msgspec.json.encode(dag), sources, NOON)
-    version_id = (await database.write(add_versions, [new]))["dag"]
+async def test_a_scheduler_writes_sources_again_that_a_power_cut_has_spoilt(database, tmp_path, left):
+    version_id = await stored(database, dag_of(task("first")))
     source = tmp_path / f"{'0' * 64}.py"
     await VersionCache(database, tmp_path, tmp_path / "dags").get(version_id)
     assert source.read_text() == "x = 1"
@@ -104,4 +98,3 @@ async def test_a_scheduler_writes_sources_again_that_a_power_cut_has_spoilt(tmp_
     await VersionCache(database, tmp_path, tmp_path / "dags").get(version_id)
     assert source.read_text() == "x = 1"
     assert source.stat().st_mode & 0o777 == 0o600
-    await database.close()

@@ -12,12 +12,11 @@ from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.loading import VersionCache
 from asynsched.scheduling.places import Places
 from asynsched.store.dags.dags import set_paused
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.queue import queued_runs
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON, evaluation
-from tests.support.simulated import report_of
+from tests.support.stored import store_dag
 
 
 async def test_a_run_taken_up_while_its_start_waits_for_the_database_begins_once(tmp_path):
@@ -61,8 +60,7 @@ async def interrupted_start(tmp_path, engine=None):
     )  # fmt: skip
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true")
-    defaults = DagDefaults(max_active_runs=2, paused=False)
-    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+    await database.write(store_dag, dag, max_active_runs=2)
     key = await database.write(create_manual_run, "d", now=NOON)
     await intake.take_created([key], NOON)
     database.away.add("read_versions")

@@ -25,8 +25,9 @@ from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkRun, MarkTa
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from asynsched.store.schema import callback_request, dag_run, dag_version, task_instance, task_instance_history
 from tests.support.flaky_database import FlakyDatabase
-from tests.support.lone_evaluator import LoneEvaluator, run_on, serving, store_dag
+from tests.support.lone_evaluator import LoneEvaluator, run_on, serving
 from tests.support.runs import NOON
+from tests.support.stored import store_dag
 
 OF_ITS_HOME = {
     "hostname": "gone", "pid": 2, "home": "gone", "version": "1", "now": NOON, "lease_until": NOON,
@@ -39,7 +40,7 @@ async def database():
     database = open_inline()
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true", pool="narrow", on_success_callback=print)
-    await store_dag(database, dag)
+    await database.write(store_dag, dag)
     await database.write(set_pool, "narrow", 1)
     yield database
     await database.close()
@@ -189,7 +190,7 @@ async def test_requests_made_without_a_scheduler_come_before_any_decision(
         await database.write(submit_request, run, request, actor="ann", now=NOON)
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="echo newer", pool="narrow")
-    await store_dag(database, dag)
+    await database.write(store_dag, dag)
     flaky = FlakyDatabase(database, after=True)
     flaky.away = {"do_request"} if is_away else set()
     epoch = await database.write(register_scheduler, scheduler_id="next", **OF_ITS_HOME)
@@ -212,7 +213,7 @@ async def test_a_takeover_that_removes_an_instance_awaits_no_process_elsewhere(
     with DAG("d") as dag:
         source = PythonOperator(task_id="source", python_callable=list)
         BashOperator.partial(task_id="t", bash_command="true").expand(env=source.output)
-    await store_dag(database, dag)
+    await database.write(store_dag, dag)
     gone = await serving(database, tmp_path, "gone")
     [token] = await run_on(gone, database, "r")
     result = Ended(token, "success", NOON, return_value=Raw(b"[]"), result_length=2)
@@ -240,7 +241,7 @@ async def test_a_run_waits_for_the_process_of_a_removed_and_cleared_instance(tmp
     with DAG("d") as dag:
         source = PythonOperator(task_id="source", python_callable=list)
         BashOperator.partial(task_id="t", bash_command="true").expand(env=source.output)
-    await store_dag(database, dag)
+    await database.write(store_dag, dag)
     scheduler = await serving(database, tmp_path, "home")
 
     async def returned(token: str, length: int) -> list[str]:
@@ -276,7 +277,7 @@ async def test_a_try_that_was_stored_beside_a_stale_change_is_launched(tmp_path)
     with DAG("d", fail_fast=True) as dag:
         setup, fails, down, _ = (BashOperator(task_id=name, bash_command="true") for name in ("su", "f", "td", "o"))
         setup >> fails >> down.as_teardown(setups=setup)
-    await store_dag(database, dag)
+    await database.write(store_dag, dag)
     scheduler = await serving(database, tmp_path, "home")
     await run_on(scheduler, database, "r")
     stored = sa.select(task_instance.c.task_id, task_instance.c.token).where(task_instance.c.token.is_not(None))

@@ -6,10 +6,9 @@ import sqlalchemy as sa
 
 from asynsched import DAG
 from asynsched.scheduling.creation.scheduled_runs import examine_dags
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.opening import bring_to_head, connect_direct
 from asynsched.store.engines.urls import parse_url
-from tests.support.simulated import report_of
+from tests.support.stored import store_dag
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -17,8 +16,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 def test_a_version_deleted_during_an_examination_fails_its_dag_only():
     def check(conn):
         for dag_id in ("lost", "other"):
-            dag = DAG(dag_id, schedule="@once", start_date=START)
-            store_report(conn, report_of(dag), FileStamp("", 0, 0, ""), now=START, defaults=DagDefaults(16, False))
+            store_dag(conn, DAG(dag_id, schedule="@once", start_date=START), START)
 
         def replace(_conn, cursor, statement, *_):
             if "dag_version.serialized" in statement:
