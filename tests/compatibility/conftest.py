@@ -110,8 +110,8 @@ class Prepared:
     variables: Mapping[str, str]
     cache: Path
 
-    def tried(self, name: str, examples: Sequence[str], folder: Path) -> list[Tried]:
-        """Return the outcomes of some example files of a package, by their patterns.
+    def tried(self, name: str, examples: Sequence[str], folder: Path, runs: Sequence[str] = ("*",)) -> list[Tried]:
+        """Return the outcomes of some example files of a package, by their patterns; run the DAGs of `runs` only.
 
         Its repository comes from the cache or from GitHub: the test is skipped where neither has it, also in CI, since
         only a package index is needed for tests.
@@ -123,7 +123,7 @@ class Prepared:
             pytest.skip(str(exc))
         files = {Path(path).name for path in example_files(package, contents / package.examples)}
         left_out = {file for file in files if not any(fnmatchcase(file, pattern) for pattern in examples)}
-        chosen = replace(package, left_out=(*package.left_out, *sorted(left_out)))
+        chosen = replace(package, left_out=(*package.left_out, *sorted(left_out)), runs=tuple(runs))
         return try_packages([chosen], {chosen: contents}, folder, self.python, self.variables)[name]
 
 

@@ -92,7 +92,7 @@ def test_a_dbt_project_becomes_tasks_in_a_confined_parse_and_runs(environment: P
 
 
 def test_some_of_its_own_examples_parse_and_run_as_they_are(environment: Prepared, tmp_path) -> None:
-    files = environment.tried("cosmos", OWN_EXAMPLES, tmp_path)
+    files = environment.tried("cosmos", OWN_EXAMPLES, tmp_path, runs=["example_tests_multiple_parents.py"])
     expected = expectations().get("cosmos", Expectations())
     found = {(file.path, dag_id): one for file in files for dag_id, one in verdicts(file, expected, observed())}
     assert {path for path, dag_id in found if not dag_id} == {*OWN_EXAMPLES}
