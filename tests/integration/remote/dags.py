@@ -53,8 +53,10 @@ DAGS = (
 
         @task(retries=1, retry_delay=timedelta(0))
         def waits(ti=None):
+            print("line 1")
             say(f"begins {ti.try_number}")
             wait()
+            print("line 2")
             say(f"ends {ti.try_number}")
 
         waits()
