@@ -740,7 +740,7 @@ class SecretsSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         return {name: value for name, value in named.items() if value}
 
 
-_EXECUTORS = {
+AIRFLOWS_EXECUTORS = {
     "local": "LocalExecutor", "sequential": "SequentialExecutor", "celery": "CeleryExecutor", "dask": "DaskExecutor",
     "slurm": "SlurmExecutor", "kubernetes": "KubernetesExecutor",
 }  # fmt: skip
@@ -1015,7 +1015,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             "asynsched.airflow_folder": self.airflow_folder,
             "core.plugins_folder": self.plugins_path,
             "core.default_timezone": self.default_timezone,
-            "core.executor": _EXECUTORS.get(self.executor, self.executor),
+            "core.executor": AIRFLOWS_EXECUTORS.get(self.executor, self.executor),
             "core.parallelism": self.parallelism,
             "core.max_active_tasks_per_dag": self.max_active_tasks_per_dag,
             "core.max_active_runs_per_dag": self.max_active_runs_per_dag,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from asynsched.airflow.configuration import read_cfg, variable_of
 from asynsched.airflow.installation import CONFIG
 from asynsched.errors import SettingsError
-from asynsched.settings import InvalidSetting
+from asynsched.settings import AIRFLOWS_EXECUTORS, InvalidSetting, Settings
 
 CFG = "airflow.cfg"
 IN_CONFIG = f"{CONFIG}/{CFG}"
@@ -58,6 +58,10 @@ DEFAULTS_THERE = {"dags_are_paused_at_creation": True}
 """Airflow's defaults where they differ from asynsched's, and the difference is one of behaviour."""
 _PATHS = ("dags_folder", "plugins_folder")
 _EXECUTORS = {"LocalExecutor": "local", "SequentialExecutor": "sequential"}
+_KINDS = {
+    **{theirs: ours for ours, theirs in AIRFLOWS_EXECUTORS.items()},
+    "CeleryKubernetesExecutor": "celery,kubernetes", "LocalKubernetesExecutor": "local,kubernetes",
+}  # fmt: skip
 
 
 class Found(NamedTuple):
@@ -125,12 +129,16 @@ def airflows_values(cfg: Path | None, environ: Mapping[str, str]) -> dict[str, F
     return found
 
 
-def without_effect(cfg: str | None, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each option whose value asynsched cannot follow."""
-    executor = environ.get(variable_of("core", "executor")) or (read_cfg(cfg) if cfg else {}).get("core.executor")
-    if executor and executor not in _EXECUTORS:
-        ours = "; the setting executor = celery uses asynsched's own workers" if "CeleryExecutor" in executor else ""
-        yield f"the executor {executor} runs only in Airflow; tasks run on this machine{ours}"
+def without_effect(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each option of Airflow that asynsched, with these settings, does not follow."""
+    cfg = settings.airflow_cfg_path
+    theirs = environ.get(variable_of("core", "executor")) or (read_cfg(cfg) if cfg else {}).get("core.executor")
+    if not theirs or theirs in _EXECUTORS or settings.executor not in _EXECUTORS.values():
+        return
+    classes = [re.split("[.:]", one.strip())[-1] for one in theirs.split(",")]
+    ours = ",".join(dict.fromkeys(_KINDS[name] for name in classes if name in _KINDS))
+    hint = f"; asynsched's own of that kind is the setting executor = {ours}" if ours else ""
+    yield f"the executor {theirs} runs only in Airflow; tasks run on this machine{hint}"
 
 
 def _translated(name: str, value: str) -> str | None:

@@ -44,8 +44,8 @@ COMMANDS_HERE = {
 
 
 WITHOUT_COUNTERPART = {
-    "kubernetes": "tasks run in processes of the scheduler's machine",
-    "edge": "tasks run in processes of the scheduler's machine",
+    "kubernetes": "the setting executor = kubernetes runs tasks in pods, and deletes pods that have ended",
+    "edge": "`asynsched worker` runs tasks on other machines, for the executors celery, dask, slurm and kubernetes",
     "roles": "`asynsched users set-role` gives roles, and a DAG's `access_control` gives rights to them",
     "sync-perm": "a DAG's `access_control` counts as soon as its file is parsed",
     "tasks test": "`asynsched dags test DAG` runs a whole DAG in the foreground, and stores nothing",

@@ -35,8 +35,8 @@ AIRFLOW = {
 """The packages of Airflow itself, and the versions that asynsched is like."""
 REFUSED = {
     "standard": "it is a part of asynsched",
-    "celery": "it is an executor of Airflow's; asynsched runs tasks itself",
-    "edge3": "it is an executor of Airflow's; asynsched runs tasks itself",
+    "celery": "it is an executor of Airflow's; for asynsched's own, install asynsched[celery]",
+    "edge3": "it is an executor of Airflow's; asynsched has others for tasks on other machines",
     "fab": "it is a part of Airflow's web server",
     "keycloak": "it is a part of Airflow's web server",
 }

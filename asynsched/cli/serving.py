@@ -90,7 +90,7 @@ def serve_until_stopped(
     configure_logging(settings.log, options)
     if like_airflow is not None:
         log.info("settings.like_airflow", airflow_cfg=settings.airflow_cfg or "none", taken="; ".join(like_airflow))
-    for sentence in without_effect(settings.airflow_cfg_path, os.environ) if like_airflow is not None else ():
+    for sentence in without_effect(settings, os.environ) if like_airflow is not None else ():
         log.warning("settings.no_effect", reason=sentence)
     if (role := settings.web.default_role) and role not in ROLES:
         problem = f"web.default_role: {role!r} is none of {', '.join(ROLES)}: only DAGs' access_control gives it rights"

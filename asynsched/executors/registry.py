@@ -9,6 +9,7 @@ from functools import partial, reduce
 
 from asynsched.errors import SettingsError
 from asynsched.executors.base import Executor, ExecutorContext, Held
+from asynsched.executors.names import executor_called
 from asynsched.protocol.messages import Ended, Launch
 
 BUILT_IN = {
@@ -108,7 +109,8 @@ class SeveralExecutors(Executor):
             # A launch that is repeated after a restart goes to the same executor.
             is_task = not launch.callback and launch.trigger_host is None
             first = self._first if is_task else self._of_others
-            name = self._of_token.setdefault(launch.token, launch.executor or first)
+            called = executor_called(launch.executor or first, self._executors)
+            name = self._of_token.setdefault(launch.token, called)
             by_name.setdefault(name, []).append(launch)
         for name, found in by_name.items():
             if name in self._executors:

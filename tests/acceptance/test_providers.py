@@ -148,7 +148,7 @@ def test_a_provider_is_installed_with_what_it_needs_and_without_airflow(asynsche
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("celery", "it is an executor of Airflow's; asynsched runs tasks itself"),
+        ("celery", "it is an executor of Airflow's; for asynsched's own, install asynsched[celery]"),
         ("standard", "it is a part of asynsched"),
         ("newer", "apache-airflow-providers-newer 9.0 depends on apache-airflow>=99"),
         ("newer", "asynsched is like Airflow 3"),

@@ -10,7 +10,7 @@ import yaml
 
 from asynsched.settings import KubernetesSettings, Settings
 from tests.engines.kubernetes_double import IMAGE, Cluster
-from tests.integration.remote.machines import MARKS, ROOT, Machine, Site
+from tests.integration.remote.machines import ELSEWHERE, MARKS, PLACE, ROOT, Machine, Site
 
 
 class Node(Machine):
@@ -37,7 +37,9 @@ class KubernetesSite(Site):
         self.is_remote = True
         self.kubernetes: dict[str, Any] = {}
         (root / "pods").mkdir()
-        own = {"PYTHONPATH": str(ROOT), MARKS: str(self.marks), "ASYNSCHED_SHUTDOWN_GRACE": "0.2"}
+        own = {
+            "PYTHONPATH": str(ROOT), MARKS: str(self.marks), PLACE: ELSEWHERE, "ASYNSCHED_SHUTDOWN_GRACE": "0.2",
+        }  # fmt: skip
         self.cluster = Cluster(root / "pods", os.environ | own)
         self.kubeconfig = root / "kubeconfig"
 

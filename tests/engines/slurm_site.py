@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from asynsched.settings import Settings, SlurmSettings
-from tests.integration.remote.machines import MARKS, ROOT, Machine, Site, free_port
+from tests.integration.remote.machines import ELSEWHERE, MARKS, PLACE, ROOT, Machine, Site, free_port
 from tests.support.waiting import until
 
 PROGRAMS = {"munged": "slurm-wlm", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "sbatch": "slurm-wlm"}
@@ -114,7 +114,7 @@ class SlurmSite(Site):
         super().__init__(root, None, "slurm")
         self.is_remote = True
         self.slurm: dict[str, Any] = {}
-        self.setup = f"export {MARKS}={self.marks} PYTHONPATH={ROOT} ASYNSCHED_SHUTDOWN_GRACE=0.2"
+        self.setup = f"export {MARKS}={self.marks} {PLACE}={ELSEWHERE} PYTHONPATH={ROOT} ASYNSCHED_SHUTDOWN_GRACE=0.2"
         self._root = root / "slurm"
         self._root.mkdir()
         (self._root / "state").mkdir()

@@ -14,6 +14,7 @@ from tests.integration.remote.machines import MARKS
 from tests.integration.remote.test_contract import (
     test_a_try_is_ended_for_a_user_and_runs_again_after_that,
     test_many_tries_end_once_each,
+    test_tasks_defer_reach_time_limits_update_assets_and_keep_large_values,
     test_tasks_run_once_with_their_version_of_the_code_and_leave_whole_masked_logs,
 )
 from tests.support.waiting import eventually, eventually_true
@@ -21,6 +22,7 @@ from tests.support.waiting import eventually, eventually_true
 __all__ = [
     "test_a_try_is_ended_for_a_user_and_runs_again_after_that",
     "test_many_tries_end_once_each",
+    "test_tasks_defer_reach_time_limits_update_assets_and_keep_large_values",
     "test_tasks_run_once_with_their_version_of_the_code_and_leave_whole_masked_logs",
 ]
 
@@ -80,6 +82,29 @@ PLACED = (
         there()
 """
 )
+
+DATA = """
+    from asynsched import DAG, task
+
+    with DAG("data"):
+
+        @task
+        def adds(address):
+            from distributed import Client
+
+            with Client(address) as client:
+                return client.submit(sum, client.map(lambda n: 2 * n, range(10))).result(30)
+
+        adds("ADDRESS")
+"""
+
+
+async def test_a_task_computes_with_the_data_of_the_cluster_that_runs_it(site: DaskSite):
+    site.program.write(DATA.replace("ADDRESS", site.address))
+    site.machine("m1", "--no-nanny", "--nthreads", "2")
+    async with site.serving() as scheduler:
+        run = await scheduler.run("data")
+    assert [(task.state, task.result) for task in run.tasks] == [("success", 90)]
 
 
 async def test_a_task_that_dask_starts_again_after_a_loss_is_refused_and_the_try_goes_on(site: DaskSite):

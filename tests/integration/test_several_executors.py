@@ -12,7 +12,7 @@ from asynsched.store.engines.opening import open_direct
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.task_instances import load_task_instances
 from tests.support.narrow_executor import NarrowExecutor
-from tests.support.waiting import eventually
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 NARROW = "narrow=tests.support.narrow_executor:NarrowExecutor"
 DAG_FILE = """
@@ -39,6 +39,25 @@ DAG_FILE = """
 
         lost()
 """
+OF_AIRFLOW = """
+    from airflow.sdk import DAG, task
+
+    with DAG("moved", default_args={"executor": "KubernetesExecutor"}):
+
+        @task
+        def short():
+            pass
+
+        @task(executor="airflow.providers.cncf.kubernetes.executors.kubernetes_executor.KubernetesExecutor")
+        def long():
+            pass
+
+        @task(executor="LocalExecutor")
+        def here():
+            return 1
+
+        short() >> long() >> here()
+"""
 
 
 async def test_each_task_runs_in_the_executor_that_it_names_and_within_its_room(program):
@@ -62,6 +81,19 @@ async def test_each_task_runs_in_the_executor_that_it_names_and_within_its_room(
 def reason_of(conn, key):
     run = get_run(conn, *key)
     return next((row.reason for row in load_task_instances(conn, run.id) if row.state == "scheduled"), "")
+
+
+async def test_airflow_s_name_of_an_executor_calls_the_one_of_that_kind(program):
+    program.write(OF_AIRFLOW)
+    NarrowExecutor.seen.clear()
+    scheduler = Scheduler(executor="local,kubernetes=tests.support.narrow_executor:NarrowExecutor", **program.options())
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+        with anyio.fail_after(DEADLINE_SECONDS):
+            run = await scheduler.run("moved")
+        scheduler.request_stop()
+    assert run.state == "success"
+    assert [task_id for task_id, _ in NarrowExecutor.seen] == ["short", "long"]
 
 
 @pytest.mark.parametrize(

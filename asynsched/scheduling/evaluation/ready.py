@@ -20,6 +20,7 @@ from itertools import count
 from shlex import quote
 from types import MappingProxyType
 
+from asynsched.executors.names import executor_called
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.changes import PARKED, Holding
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
@@ -483,6 +484,7 @@ class ReadyQueues:
         return [limit for owner in self._tasks if isinstance(owner, str) for limit in self._shared_of(owner).values()]
 
     def _executor(self, name: str) -> Limit:
+        name = executor_called(name, self._executors)
         if name not in self._executors:
             what = f"there is no executor {name!r}; known: {', '.join(self._executors)}"
             self._executors[name] = Limit(what, 0, release=f"the setting `executor` names {name}", is_wide=True)

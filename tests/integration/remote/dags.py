@@ -53,8 +53,10 @@ DAGS = (
 
         @task(retries=1, retry_delay=timedelta(0))
         def waits(ti=None):
+            print("line 1")
             say(f"begins {ti.try_number}")
             wait()
+            print("line 2")
             say(f"ends {ti.try_number}")
 
         waits()
@@ -98,3 +100,50 @@ DAGS = (
         rejected()
 """
 )
+
+REST = (
+    SAYS
+    + """
+    from datetime import timedelta
+    from asynsched import Asset, BaseOperator, BaseTrigger, Metadata, TriggerEvent
+
+    def place():
+        return os.environ.get("PLACE", "here")
+
+    class Soon(BaseTrigger):
+        def serialize(self):
+            return f"{__name__}.Soon", {}
+
+        async def run(self):
+            yield TriggerEvent(place())
+
+    class Waits(BaseOperator):
+        def execute(self, context):
+            self.defer(trigger=Soon(), method_name="finish")
+
+        def finish(self, context, event):
+            return [event, place()]
+
+    with DAG("rest", on_failure_callback=lambda context: say("called " + place())):
+        Waits(task_id="waits")
+
+        @task(execution_timeout=timedelta(seconds=1))
+        def lasts():
+            time.sleep(600)
+
+        @task(outlets=[Asset("rows")])
+        def produces():
+            yield Metadata(Asset("rows"), {"n": 3})
+
+        @task
+        def makes():
+            return "m" * 1000
+
+        @task
+        def takes(made):
+            return len(made), sorted(name for name in os.environ if name.startswith("ASYNSCHED_"))
+
+        lasts(), produces(), takes(makes())
+"""
+)
+"""A DAG of what tasks do beside returning values."""

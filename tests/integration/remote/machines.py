@@ -32,6 +32,8 @@ from tests.support.waiting import DEADLINE_SECONDS, eventually
 FAR = "far=tests.support.pipe_engine:PipeExecutor"
 MARKS = "MARKS"
 """Environment variable of tries: a folder in which the tasks of these tests say what they do, and wait."""
+PLACE, ELSEWHERE = "PLACE", "elsewhere"
+"""Environment variable of tries on other machines, and its value."""
 ROOT = Path(__file__).parents[3]
 PORTS = range(10_000, 32_000)
 """None of which the kernel gives to a connection: clients that connect to a server that is away would else get its port
@@ -76,8 +78,9 @@ class Machine:
         entrance = () if self.enclosure is None else self.enclosure.entrance
         with self._log.open("ab") as log:
             self.worker = subprocess.Popen(
-                [*entrance, *command], stdin=stdin, stdout=log, stderr=log, env={**environment, **self.environment}
-            )
+                [*entrance, *command], stdin=stdin, stdout=log, stderr=log,
+                env={**environment, PLACE: ELSEWHERE, **self.environment},
+            )  # fmt: skip
 
     @property
     def log(self) -> str:

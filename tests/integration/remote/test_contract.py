@@ -7,8 +7,8 @@ import anyio
 from asynsched.keys import TaskInstanceKey
 from asynsched.queries.try_logs import follow_log
 from asynsched.store.dags.dags import latest_version
-from tests.integration.remote.dags import DAGS
-from tests.integration.remote.machines import Site
+from tests.integration.remote.dags import DAGS, REST
+from tests.integration.remote.machines import ELSEWHERE, MARKS, ROOT, Site
 from tests.support.waiting import eventually_true
 
 
@@ -70,6 +70,23 @@ async def test_many_tries_end_once_each(site: Site):
         run = await scheduler.run("counts")
     assert run.state == "success"
     assert sorted(site.said()) == sorted(f"count {n}" for n in range(20))
+
+
+async def test_tasks_defer_reach_time_limits_update_assets_and_keep_large_values(site: Site, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv(MARKS, str(site.marks))  # for the callback, too
+    site.program.write(REST)
+    site.machine()
+    async with site.serving(xcom_backend="tests.support.large_xcoms.LargeXComs") as scheduler:
+        run = await scheduler.run("rest")
+        [event] = (await scheduler.client().list_asset_events()).items
+        await site.until_said("called here")
+    tasks = {task.task_id: task for task in run.tasks}
+    assert tasks["waits"].result == ["here", ELSEWHERE if site.is_remote else "here"], "only triggers stay here"
+    assert (tasks["lasts"].state, tasks["lasts"].reason) == ("failed", "execution_timeout of 1 s is over")
+    assert (event.name, event.extra, event.source_task_id) == ("rows", {"n": 3}, "produces")
+    assert tasks["makes"].result == f"kept in {site.marks}/xcom of makes"
+    assert tasks["takes"].result == (1000, []), "the whole value, and no setting of the worker"
 
 
 def has_two_versions(conn):

@@ -1,13 +1,17 @@
 """What becomes of tries on other machines when something is lost: a scheduler, a worker, a machine, the way between."""
 
+import re
 import signal
 
 import anyio
 import pytest
 
+from asynsched import Scheduler
+from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.queries.try_logs import follow_log
 from asynsched.results import FinishedRun
 from tests.integration.remote.machines import Machine, Site
-from tests.support.waiting import eventually
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 on_postgresql = pytest.mark.parametrize("far_site", ["postgresql"], indirect=True)
 """For tests in which the database does not matter, or in which two schedulers share it."""
@@ -16,6 +20,23 @@ on_postgresql = pytest.mark.parametrize("far_site", ["postgresql"], indirect=Tru
 def assert_ran_once(site: Site, machine: Machine, run: FinishedRun) -> None:
     assert run.state == "success", machine.log
     assert site.said() == ["begins 1", "ends 1"], machine.log
+
+
+async def log_of(scheduler: Scheduler, key: DagRunKey, try_number: int = 1) -> str:
+    return (await scheduler.client().task_logs(TaskInstanceKey(*key, "waits"), try_number=try_number)).text
+
+
+async def eventually_logged(scheduler: Scheduler, key: DagRunKey, line: str) -> None:
+    """Wait until a line of the first try has come to the scheduler, as it does while the try runs."""
+    with anyio.fail_after(DEADLINE_SECONDS):
+        async for part in follow_log(scheduler._place(), TaskInstanceKey(*key, "waits"), 1, start=0):
+            if line in part.text:
+                return
+
+
+def lines_of(log: str) -> list[str]:
+    """Return what the task has printed."""
+    return re.findall(r"line \d+$", log, re.MULTILINE)
 
 
 @pytest.mark.parametrize("next_home", ["home", "other"])
@@ -74,10 +95,12 @@ async def test_the_next_worker_of_a_home_goes_on_with_the_tries_of_one_that_was_
     async with site.serving() as scheduler:
         key = await scheduler.trigger("waits")
         await site.until_said("begins 1")
+        await eventually_logged(scheduler, key, "line 1")
         machine.kill_worker()
         machine.start()
         site.let_go()
         run = await site.end_of(scheduler, key)
+        assert lines_of(await log_of(scheduler, key)) == ["line 1", "line 2"]
         # A ticket that comes once more, and one that nobody knows, start nothing.
         assert_ran_once(site, machine, run)
         await machine.stop()
@@ -92,6 +115,7 @@ async def test_a_try_of_a_lost_worker_runs_again_after_it_has_ended(far_site: Si
     async with site.serving() as scheduler:
         key = await scheduler.trigger("waits")
         await site.until_said("begins 1")
+        await eventually_logged(scheduler, key, "line 1")
         if loss == "machine":
             machine.switch_off()
         else:
@@ -104,6 +128,8 @@ async def test_a_try_of_a_lost_worker_runs_again_after_it_has_ended(far_site: Si
             await eventually(lambda: "report" in machine.log or "lease" in machine.log, "it has come back")
         site.let_go()
         run = await site.end_of(scheduler, key)
+        logs = [lines_of(await log_of(scheduler, key, try_number)) for try_number in (1, 2)]
+    assert logs == [["line 1"], ["line 1", "line 2"]], "the log of a lost try stays, as far as it was written"
     assert run.state == "success", other.log
     assert site.said() == ["begins 1", "begins 2", "ends 2"]
 

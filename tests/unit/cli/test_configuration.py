@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from asynsched.cli.airflow_cfg import without_effect
 from asynsched.cli.command import settings_located
 from asynsched.cli.configuration import all_options, load_configuration
 from asynsched.errors import SecretsUnreadable, SettingsError
@@ -248,6 +249,25 @@ def test_an_airflow_cfg_beside_the_dag_folder_gives_values_and_airflows_defaults
     assert settings.like_airflow
     assert sources["parallelism"] == f"{cfg}, line 3, [core] parallelism"
     assert sources["dags_are_paused_at_creation"] == "Airflow's default"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "toml", "said"),
+    [
+        ("LocalExecutor", None, None),
+        ("CeleryExecutor", None, "executor = celery"),
+        ("CeleryExecutor", 'executor = "celery"', None),
+        ("LocalKubernetesExecutor", None, "executor = local,kubernetes"),
+        ("LocalExecutor,k8s:airflow.providers.cncf.kubernetes.executors.KubernetesExecutor", None, "local,kubernetes"),
+        ("EdgeExecutor", None, "tasks run on this machine"),
+    ],
+)
+def test_an_executor_of_airflow_s_is_answered_with_the_setting_of_ours(tmp_path, theirs, toml, said):
+    site(tmp_path, f"[core]\nexecutor = {theirs}")
+    settings, _ = load(tmp_path, toml=toml)
+    sentences = [*without_effect(settings, {})]
+    assert len(sentences) == (said is not None)
+    assert all(sentence.endswith(said) for sentence in sentences)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,17 @@
+"""The names by which tasks call executors."""
+
+from collections.abc import Collection
+
+from asynsched.settings import AIRFLOWS_EXECUTORS
+
+_OURS = {theirs: ours for ours, theirs in AIRFLOWS_EXECUTORS.items()}
+
+
+def executor_called(name: str, known: Collection[str]) -> str:
+    """Return which of the known executors a task calls by a name; the name itself if it is none of them.
+
+    A DAG file for Airflow may call an executor by its class there, such as `KubernetesExecutor`, with or without the
+    module: it means the executor of that kind.
+    """
+    ours = name if name in known else _OURS.get(name.rpartition(".")[2], name)
+    return ours if ours in known else name
