@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from asynsched import Asset
-from asynsched.queries.dags import list_dags
+from asynsched.queries.dags import DagFilter, list_dags
 from asynsched.serialization.schema import ParsedDag, RunByHand, SerializedDag, TimetableQuestion
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.assets import AssetEventRow, record_events
@@ -47,7 +47,7 @@ async def test_a_plan_is_kept_until_the_next_parse_which_counts_as_a_change(data
 async def test_lists_show_whether_a_timetable_of_ones_own_is_periodic(database):
     rare = CustomTimetable("Rare", fields={}, summary="", periodic=False)
     await store(database, report("d.py", OWN, ParsedDag(SerializedDag("rare", rare.serialize()), "1", PLAN)))
-    found = await database.read(list_dags)
+    found = await database.read(list_dags, DagFilter())
     assert {dag.dag_id: dag.is_periodic for dag in found.items} == {"own": True, "rare": False}
 
 
