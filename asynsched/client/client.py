@@ -1,13 +1,13 @@
 """`Client`: every question and action, of a scheduler in this process or of one elsewhere, by the same methods."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 import anyio
 from anyio import to_thread
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from asynsched.client.operation import Instant, operation
 from asynsched.errors import AsynschedError, NotFound, StoreUnavailable
@@ -77,12 +77,13 @@ from asynsched.queries.why import why
 from asynsched.queries.xcoms import XComFilter, XComInfo, XComValue
 from asynsched.scheduling.creation.backfills import BackfillPlan
 from asynsched.scheduling.evaluation.decisions import IGNORABLE
+from asynsched.scheduling.requests.run_requests import ChangedTask
 from asynsched.simulation.own_process import LONGEST_SECONDS
 from asynsched.simulation.summary import Simulated
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.runs.backfills import Reprocess
 from asynsched.store.runs.requests import ClearTasks, ForceTask, MarkedTaskState, MarkTasks
-from asynsched.store.schema import AuditRow, TaskInstanceRow
+from asynsched.store.schema import AuditRow
 
 if TYPE_CHECKING:
     import httpx
@@ -99,15 +100,6 @@ NEWEST_FIRST = ("-run_after",)
 LONGEST_WAIT_SECONDS = 50.0
 """Of one request: proxies close connections that are silent for a minute."""
 RETRY_PAUSE = timedelta(seconds=1)
-
-
-class ChangedTask(Struct, frozen=True):
-    """A task instance that an action has changed, or would change, as it was before."""
-
-    task_id: str
-    map_index: int
-    state: str | None
-    try_number: int
 
 
 class Client:
@@ -400,7 +392,7 @@ class Client:
         return await self.get_run(run)
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/clear", right="operate",
+        "POST /dags/{dag_id}/runs/{run_id}/clear", right="operate", is_large=True,
         arguments={"task_ids": ["load"], "downstream": True},
         answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
     )  # fmt: skip
@@ -434,9 +426,8 @@ class Client:
         )
         if dry_run:
             now = self._place.clock.now()
-            return _changed(await self._ask(run_actions.preview_clear, run, request, now=now))
-        done = await run_actions.clear_tasks(self._place, self._actor, run, Clear(request=request))
-        return _changed(done.instances)
+            return await self._ask(run_actions.preview_clear, run, request, now=now)
+        return (await run_actions.clear_tasks(self._place, self._actor, run, Clear(request=request))).instances
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/callbacks")
     async def list_callbacks(self, run: DagRunKey) -> tuple[CallbackInfo, ...]:
@@ -524,7 +515,7 @@ class Client:
         return await self.get_task(task)
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/tasks/mark", right="operate",
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/mark", right="operate", is_large=True,
         arguments={"task_ids": ["load"], "state": "success"},
         answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
     )  # fmt: skip
@@ -552,8 +543,8 @@ class Client:
         request = MarkTasks(task_ids, state, upstream=upstream, downstream=downstream, map_index=map_index)
         if dry_run:
             now = self._place.clock.now()
-            return _changed(await self._ask(run_actions.preview, run, request, now=now))
-        return _changed((await task_actions.mark_tasks(self._place, self._actor, run, Mark(request))).instances)
+            return await self._ask(run_actions.preview, run, request, now=now)
+        return (await task_actions.mark_tasks(self._place, self._actor, run, Mark(request))).instances
 
     @operation(
         "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/force", right="operate",
@@ -1483,7 +1474,3 @@ def _runs_of(
         allowed=allowed, dag_ids=None if dag_id is None else (dag_id,), run_ids=None if run_id is None else (run_id,),
         states=state or None, run_types=run_type or None, run_after=Range(gte=since, lt=until),
     )  # fmt: skip
-
-
-def _changed(rows: Sequence[TaskInstanceRow]) -> tuple[ChangedTask, ...]:
-    return tuple(ChangedTask(row.task_id, row.map_index, row.state, row.try_number) for row in rows)

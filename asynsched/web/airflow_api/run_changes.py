@@ -251,10 +251,10 @@ async def _preview(call: Call, keys: Sequence[DagRunKey], body: DAGRunClearBody)
             shown += [NewTaskResponse(name, name) for name in new[:most]]
             total += len(new)
         else:
-            rows = await call.place.ask(preview_clear, key, request or ClearTasks(), now=call.place.clock.now())
-            infos = await call.place.ask(task_instances_of, *key, names_of(rows), at_most=most)
+            changed = await call.place.ask(preview_clear, key, request or ClearTasks(), now=call.place.clock.now())
+            infos = await call.place.ask(task_instances_of, *key, names_of(changed[:most]))
             shown += map(instance_response, infos)
-            total += len(rows)
+            total += len(changed)
     return ClearTaskInstanceCollectionResponse(tuple(shown), total)
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Annotated, cast
 
 import msgspec
+from anyio.to_thread import run_sync
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import force_setattr
 
@@ -23,6 +25,7 @@ from asynsched.queries.task_instances import (
     no_such_instance,
     task_instances_of,
 )
+from asynsched.scheduling.requests.run_requests import ChangedTask
 from asynsched.store.runs.requests import ClearTasks, MarkedTaskState, MarkTasks
 from asynsched.web.access import Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, WRONG, MapIndex, Names, is_meant, utc
@@ -147,15 +150,15 @@ async def post_clear_task_instances(
     found: list[TaskInstanceInfo] = []
     total = 0
     for key in await _runs_to_clear(call, dag_id, body):
-        names: dict[tuple[str, int], None] = {}
+        changed: list[Sequence[ChangedTask]] = []
         for wanted in _requests(body):
             if body.dry_run:
-                rows = await call.place.ask(preview_clear, key, wanted.request, now=call.place.clock.now())
+                changed.append(await call.place.ask(preview_clear, key, wanted.request, now=call.place.clock.now()))
             else:
-                rows = list((await clear_tasks(call.place, call.who.name, key, wanted)).instances)
-            names |= dict.fromkeys(names_of(rows))
+                changed.append((await clear_tasks(call.place, call.who.name, key, wanted)).instances)
+        names = await run_sync(names_of, chain.from_iterable(changed))
         total += len(names)
-        found += await call.place.ask(task_instances_of, *key, list(names), at_most=MOST_ROWS - len(found))
+        found += await call.place.ask(task_instances_of, *key, names[: MOST_ROWS - len(found)])
     return _collection(found, total)
 
 
@@ -252,10 +255,13 @@ async def _preview(
     if request is None:
         return _collection(named)
     found: list[TaskInstanceInfo] = []
+    total = 0
     for run in await _runs(call, key, past=body.include_past, future=body.include_future):
-        rows = await call.place.ask(preview, run, request, now=call.place.clock.now())
-        found += await call.place.ask(task_instances_of, *run, names_of(rows), at_most=MOST_ROWS - len(found))
-    return _collection(found)
+        changed = await call.place.ask(preview, run, request, now=call.place.clock.now())
+        names = names_of(changed[: MOST_ROWS - len(found)])
+        found += await call.place.ask(task_instances_of, *run, names)
+        total += len(changed)
+    return _collection(found, total)
 
 
 async def _named(call: Call, key: DagRunKey, task_ids: Names, map_index: int | None) -> Sequence[TaskInstanceInfo]:
