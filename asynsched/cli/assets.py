@@ -122,7 +122,7 @@ def assets_queued(session: Session, dag_id: str | None) -> Listing:
     names = {found.id: found.name for found in session.pages(queries.list_assets, queries.ALL)}
     rows = [
         {"dag_id": one.dag_id, "asset": names.get(one.asset_id, ""), "created_at": one.created_at}
-        for one in session.read(queries.list_queued, dag_id=dag_id)
+        for one in session.pages(queries.list_queued, queries.QueuedFilter(dag_id=dag_id))
     ]
     return Listing(QUEUED_COLUMNS, rows, "No event waits for a run.")
 

@@ -71,7 +71,7 @@ def backfill_create(
         planned = map(queries.planned_date, session.read(backfills.plan_dates, plan, now, span))
         return Listing(DATE_COLUMNS, [fields_of(date, DATE_COLUMNS) for date in planned])
     made = session.act(queries.create_backfill, plan, actor=actor(), now=now, span=span)
-    n_left_out = sum(date.exception_reason is not None for date in session.read(queries.list_dates, made.id))
+    n_left_out = session.read(queries.count_left_out, made.id)
     left_out = f" {are(n_left_out, 'date')} left out: `asynsched backfill show {made.id}`." if n_left_out else ""
     sentence = f"Backfill {made.id} of the DAG {dag_id!r}: {are(made.n_queued, 'run')} queued.{left_out}"
     return Done(sentence, fields_of(made, COLUMNS))
@@ -103,7 +103,7 @@ def backfill_list(session: Session, dag_id: str | None) -> Listing:
 def backfill_show(session: Session, backfill_id: int) -> Record:
     """Show a backfill and its dates, in the order in which they run."""
     row = session.read(queries.get_backfill, backfill_id)
-    dates = [fields_of(date, DATE_COLUMNS) for date in session.read(queries.list_dates, backfill_id)]
+    dates = [fields_of(date, DATE_COLUMNS) for date in session.pages(queries.list_dates, backfill_id)]
     return Record({**fields_of(row, COLUMNS), "conf": row.conf, "dates": dates}, sections={"dates": ()})
 
 

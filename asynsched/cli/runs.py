@@ -172,7 +172,7 @@ def runs_show(session: Session, dag_id: str, run_id: str) -> Record:
     deadlines = session.pages(list_deadlines, of_run, order_by=("number",))
     sections = {
         "asset_events": [fields_of(event, EVENT_COLUMNS) for event in events],
-        "callbacks": [fields_of(callback, CALLBACK_COLUMNS) for callback in session.read(list_callbacks, run.key)],
+        "callbacks": [fields_of(callback, CALLBACK_COLUMNS) for callback in session.pages(list_callbacks, run.key)],
         "deadlines": [fields_of(deadline, DEADLINE_COLUMNS) for deadline in deadlines],
     }
     return Record({**run_fields(run), "conf": run.conf, **sections}, sections=dict.fromkeys(sections, ()))

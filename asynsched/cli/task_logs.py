@@ -85,7 +85,7 @@ def tasks_logs(
         return None
     number = try_number or number_of_newest_try(session.home, task)
     path = log_path(key, number)
-    requests = session.read(list_callbacks, run.key)
+    requests = session.pages(list_callbacks, run.key)
     its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
     is_part = tail is not None or lines is not None
     callbacks = [] if is_part else _callback_logs(session, key, its)
@@ -177,7 +177,7 @@ class TryLogs(NamedTuple):
 def _parts(session: Session, run: RunInfo) -> Iterator[TryLogs]:
     """Yield the tries of a run in the order in which they began, and last the run itself, with their callbacks."""
     requests: dict[tuple[str, int, int], list[CallbackInfo]] = defaultdict(list)
-    for item in session.read(list_callbacks, run.key):
+    for item in session.pages(list_callbacks, run.key):
         # The run's own callbacks belong to no try: their numbers tell its deadlines apart.
         requests[item.task_id, item.map_index, item.try_number if item.task_id else 0].append(item)
     tries = sorted(session.read(list_tries_of_run, run.key), key=lambda one: (one.started_at is None, one.started_at))

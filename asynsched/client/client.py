@@ -37,7 +37,7 @@ from asynsched.queries import (
     users,
     xcoms,
 )
-from asynsched.queries.assets import AssetFilter, AssetInfo, EventFilter, EventInfo, QueuedInfo
+from asynsched.queries.assets import AssetFilter, AssetInfo, EventFilter, EventInfo, QueuedFilter, QueuedInfo
 from asynsched.queries.audit import AuditFilter
 from asynsched.queries.backfills import BackfillDateInfo, BackfillFilter, BackfillInfo, backfill_info
 from asynsched.queries.dag_details import DagDetails, read_details
@@ -72,7 +72,7 @@ from asynsched.queries.try_logs import (
     read_tail,
 )
 from asynsched.queries.upcoming import MOST_UPCOMING, UpcomingRun, upcoming
-from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenInfo, UserInfo
+from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenFilter, TokenInfo, UserInfo
 from asynsched.queries.why import why
 from asynsched.queries.xcoms import XComFilter, XComInfo, XComValue
 from asynsched.scheduling.creation.backfills import BackfillPlan
@@ -430,10 +430,12 @@ class Client:
         return (await run_actions.clear_tasks(self._place, self._actor, run, Clear(request=request))).instances
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/callbacks")
-    async def list_callbacks(self, run: DagRunKey) -> tuple[CallbackInfo, ...]:
-        """List the callbacks of a run and of its tasks."""
+    async def list_callbacks(
+        self, run: DagRunKey, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[CallbackInfo]:
+        """List the callbacks of a run and of its tasks, in the order in which they were requested."""
         await self.get_run(run)
-        return await self._ask(runs.list_callbacks, run)
+        return await self._ask(runs.list_callbacks, run, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation(
         "PUT /dags/{dag_id}/runs/{run_id}/note", right="operate",
@@ -838,11 +840,20 @@ class Client:
             raise NotFound("backfill", str(backfill_id), where=f"the DAG {dag_id!r}")
         return backfill_info(found)
 
-    @operation("GET /dags/{dag_id}/backfills/{backfill_id}/dates", is_large=True)
-    async def list_backfill_dates(self, dag_id: str, backfill_id: int) -> tuple[BackfillDateInfo, ...]:
-        """List the dates of a backfill with their runs, in the order in which they run: 10,000 at most."""
+    @operation("GET /dags/{dag_id}/backfills/{backfill_id}/dates")
+    async def list_backfill_dates(
+        self,
+        dag_id: str,
+        backfill_id: int,
+        *,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = (),
+    ) -> Page[BackfillDateInfo]:
+        """List the dates of a backfill with their runs, in the order in which they run."""
         await self.get_backfill(dag_id, backfill_id)
-        return await self._ask(backfills.list_dates, backfill_id)
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        return await self._ask(backfills.list_dates, backfill_id, paging)
 
     @operation(
         "POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate",
@@ -927,17 +938,22 @@ class Client:
 
     @operation("GET /assets/queued", arguments={"dag_id": "etl"})
     async def list_queued_events(
-        self, dag_id: str | None = None, asset_id: int | None = None, *, before: Instant | None = None
-    ) -> tuple[QueuedInfo, ...]:
-        """List the assets whose events wait for a run of a DAG, or of any, which also waits for others: 1,000 at most.
+        self,
+        dag_id: str | None = None,
+        asset_id: int | None = None,
+        *,
+        before: Instant | None = None,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = (),
+    ) -> Page[QueuedInfo]:
+        """List the assets whose events wait for a run of a DAG, or of any, which also waits for others.
 
         Args:
             before: Only events before that instant.
         """
-        found = await self._ask(
-            assets.list_queued, dag_id=dag_id, asset_id=asset_id, before=before, seen_dags=self._dag_ids
-        )
-        return tuple(found)
+        wanted = QueuedFilter(dag_id=dag_id, asset_id=asset_id, before=before, seen_dags=self._dag_ids)
+        return await self._ask(assets.list_queued, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /dags/{dag_id}/assets/queued", right="operate", arguments={"asset_id": 7})
     async def delete_queued_events(
@@ -1227,9 +1243,12 @@ class Client:
         await self._act(users.set_password, name, password=hashed)
 
     @operation("GET /users/{name:path}/sessions", right="administer")
-    async def list_user_sessions(self, name: str) -> tuple[TokenInfo, ...]:
+    async def list_user_sessions(
+        self, name: str, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[TokenInfo]:
         """List the browsers in which a user is signed in."""
-        return tuple(await self._ask(users.list_sessions, name, now=self._place.clock.now()))
+        wanted = TokenFilter(now=self._place.clock.now(), owner=name)
+        return await self._ask(users.list_sessions, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /users/{name:path}/sessions/{session_id}", right="administer", status=204)
     async def end_user_session(self, name: str, session_id: int) -> None:
@@ -1237,9 +1256,12 @@ class Client:
         await self._act(users.end_session, session_id, name)
 
     @operation("GET /users/{name:path}/tokens", right="administer")
-    async def list_user_tokens(self, name: str) -> tuple[TokenInfo, ...]:
+    async def list_user_tokens(
+        self, name: str, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[TokenInfo]:
         """List a user's tokens for programs that have not expired, without their secrets."""
-        return tuple(await self._ask(users.list_tokens, name, now=self._place.clock.now()))
+        wanted = TokenFilter(now=self._place.clock.now(), owner=name)
+        return await self._ask(users.list_tokens, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /users/{name:path}/tokens/{token_id}", right="administer", status=204)
     async def end_user_token(self, name: str, token_id: int) -> None:
@@ -1247,9 +1269,12 @@ class Client:
         await self._act(users.delete_token, token_id, name)
 
     @operation("GET /sessions")
-    async def list_sessions(self) -> tuple[TokenInfo, ...]:
+    async def list_sessions(
+        self, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[TokenInfo]:
         """List the browsers in which you are signed in."""
-        return await self._ask(users.list_own_sessions, self._own_issuer, now=self._place.clock.now())
+        wanted = self._own_issuer.own(self._place.clock.now())
+        return await self._ask(users.list_sessions, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /sessions/{session_id}", status=204)
     async def end_session(self, session_id: int) -> None:
@@ -1257,9 +1282,12 @@ class Client:
         await self._act(users.end_own_session, self._own_issuer, session_id)
 
     @operation("GET /tokens")
-    async def list_tokens(self) -> tuple[TokenInfo, ...]:
+    async def list_tokens(
+        self, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[TokenInfo]:
         """List your own tokens for programs that have not expired, without their secrets."""
-        return await self._ask(users.list_own_tokens, self._own_issuer, now=self._place.clock.now())
+        wanted = self._own_issuer.own(self._place.clock.now())
+        return await self._ask(users.list_tokens, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("POST /tokens", status=201, arguments={"label": "nightly report", "scope": "view", "days": 30})
     async def create_token(

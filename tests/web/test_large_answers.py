@@ -1,12 +1,29 @@
 """Answers with thousands of parts do not hold up the event loop, and lists come in pages."""
 
 import sys
+from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 import sqlalchemy as sa
 
+from asynsched.client.client import Client, LocalClient
 from asynsched.client.operation import PREFIX
-from asynsched.store.schema import dag_run, task_instance
+from asynsched.clock import Clock
+from asynsched.queries.place import Place
+from asynsched.queries.users import Issuer
+from asynsched.store.rows import as_new
+from asynsched.store.schema import (
+    CallbackRequest,
+    TokenRow,
+    asset_dag_run_queue,
+    asset_event,
+    backfill_dag_run,
+    callback_request,
+    dag_run,
+    task_instance,
+    token,
+)
 from asynsched.web.airflow_api import run_changes, task_changes
 from tests.support.history import numbers
 from tests.web.filling import RUN_ID
@@ -65,3 +82,46 @@ async def test_the_loop_works_little_for_thousands_of_changed_instances(site, na
     found = answer.json()
     assert (found["total_entries"] if isinstance(found, dict) else len(found)) > MANY
     assert calls.n < MANY
+
+
+NOW, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC)
+LISTED = 1200
+
+
+def add_listed(conn: sa.Connection, backfill_id: int) -> None:
+    """Store more of each thing than a page holds."""
+    run_id = conn.scalar(sa.select(dag_run.c.id).where(dag_run.c.dag_id == "fails"))
+    event_id = conn.scalar(sa.select(sa.func.max(asset_event.c.id)))
+    for number in range(LISTED):
+        request = CallbackRequest(dag_run_id=run_id, try_number=100 + number, event="on_retry", created_at=NOW)
+        conn.execute(callback_request.insert(), as_new(request))
+        conn.execute(
+            asset_dag_run_queue.insert(), {"dag_id": f"waiting-{number % 700}", "event_id": event_id - number // 700}
+        )
+        at = NOW + timedelta(minutes=number + 1)
+        date = {"backfill_id": backfill_id, "logical_date": at, "sort_ordinal": 100 + number}
+        conn.execute(backfill_dag_run.insert(), date)
+        for kind in ("session", "personal"):
+            row = TokenRow(digest=f"{kind}-{number}", kind=kind, owner="ada", created_at=NOW, expires_at=LATER)
+            conn.execute(token.insert(), as_new(row))
+
+
+async def test_the_pages_of_a_long_list_hold_each_row_once(site):
+    transport = httpx.ASGITransport(site.client._transport.app)
+    place = Place(site.database, site.settings.home_path, site.settings, Clock())
+    here = LocalClient(lambda: place, "ada", issuer=Issuer("ada", None, "administer"))
+    filled = await here.backfill("daily", NOW, NOW)
+    await site.database.write(add_listed, filled.id)
+    lists = {
+        "list_callbacks": {"run": ("fails", RUN_ID)}, "list_queued_events": {}, "list_sessions": {}, "list_tokens": {},
+        "list_backfill_dates": {"dag_id": "daily", "backfill_id": filled.id}, "list_user_sessions": {"name": "ada"},
+        "list_user_tokens": {"name": "ada"},
+    }  # fmt: skip
+    async with Client("http://testserver", transport=transport) as there:
+        for name, arguments in lists.items():
+            for client in (here, there):
+                rows, after = [], None
+                while len(rows) == 0 or after is not None:
+                    page = await getattr(client, name)(**arguments, limit=700, after=after)
+                    rows, after = [*rows, *page.items], page.after
+                assert len(set(rows)) == len(rows) >= LISTED, name

@@ -14,11 +14,14 @@ from asynsched.queries.assets import (
     AssetInfo,
     EventFilter,
     EventInfo,
+    QueuedFilter,
     QueuedInfo,
     count_aliases,
     count_assets,
     count_events,
+    count_queued,
     create_event,
+    dags_with_queued,
     delete_queued,
     get_alias,
     get_asset,
@@ -328,8 +331,8 @@ async def get_queued_event(
 )
 async def delete_asset_queued_events(call: Call, asset_id: RowId, before: datetime | None = None) -> None:
     """Forget the events of an asset that wait for runs."""
-    waiting = await call.place.ask(list_queued, asset_id=asset_id)
-    dag_ids = sorted({one.dag_id for one in waiting if call.who.may(Permission.OPERATE, one.dag_id)})
+    waiting = await call.place.ask(dags_with_queued, asset_id)
+    dag_ids = [dag_id for dag_id in waiting if call.who.may(Permission.OPERATE, dag_id)]
     await _forget(call, dag_ids, asset_id, before)
 
 
@@ -360,11 +363,11 @@ async def delete_queued_events(call: Call, dag_id: str, asset_id: RowId, before:
 async def _queued(
     call: Call, *, dag_id: str | None = None, asset_id: int | None = None, before: datetime | None = None
 ) -> QueuedEventCollectionResponse:
-    found = await call.place.ask(
-        list_queued, dag_id=dag_id, asset_id=asset_id, before=None if before is None else utc(before),
-        seen_dags=call.who.dag_ids,
-    )  # fmt: skip
-    return QueuedEventCollectionResponse(tuple(map(_queued_event, found)), len(found))
+    wanted = QueuedFilter(
+        dag_id=dag_id, asset_id=asset_id, before=None if before is None else utc(before), seen_dags=call.who.dag_ids
+    )
+    questions, page = (list_queued, count_queued), Paging(limit=MOST_ROWS)
+    return QueuedEventCollectionResponse(*await listed(call, questions, wanted, page=page, shown=_queued_event))
 
 
 async def _forget(call: Call, dag_ids: list[str], asset_id: int | None, before: datetime | None) -> None:
