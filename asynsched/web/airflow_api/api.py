@@ -18,7 +18,6 @@ R = TypeVar("R")
 
 AIRFLOW_API = Api("Airflow API", "2")
 GONE = {404: "Not Found"}
-WRONG = {400: "Bad Request", 404: "Not Found"}
 """The errors of most endpoints."""
 USUAL_LIMIT = 50
 Limit = Annotated[int, Meta(ge=0)]

@@ -211,7 +211,7 @@ class AssetEventQuery(Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/assets", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/assets")
 async def get_assets(
     call: Call,
     page: PageQuery,
@@ -234,7 +234,7 @@ async def get_assets(
     return AssetCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_asset))
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/aliases", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/assets/aliases")
 async def get_asset_aliases(
     call: Call,
     page: PageQuery,
@@ -254,7 +254,7 @@ async def get_asset_alias(call: Call, asset_alias_id: RowId) -> AssetAliasRespon
     return _alias(await call.place.ask(get_alias, asset_alias_id, call.who.dag_ids))
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/events", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/assets/events")
 async def get_asset_events(
     call: Call,
     query: AssetEventQuery,
@@ -275,9 +275,7 @@ async def _events(call: Call, wanted: EventFilter, page: Paging) -> AssetEventCo
     return AssetEventCollectionResponse(*await listed(call, questions, wanted, page=page, shown=_event))
 
 
-@AIRFLOW_API.endpoint(
-    "POST", "/assets/events", permission=Permission.OPERATE, errors={400: "Bad Request", 404: "Not Found"}
-)
+@AIRFLOW_API.endpoint("POST", "/assets/events", permission=Permission.OPERATE, errors={404: "Not Found"})
 async def create_asset_event(call: Call, body: CreateAssetEventsBody) -> AssetEventResponse:
     """Report an update of an asset. Its `extra` says that it comes from here, as in Airflow."""
     if body.access_control not in (None, AssetEventAccessControl(), AssetEventAccessControl(consumer_teams=())):

@@ -57,7 +57,7 @@ class Step(NamedTuple):
     do: Callable[[], Awaitable[object]]
 
 
-@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}/dagRuns", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}/dagRuns")
 async def bulk_dag_runs(call: Call, dag_id: str, body: BulkBody[BulkDAGRunBody]) -> BulkResponse:
     """Mark, note or delete several runs."""
 
@@ -73,7 +73,7 @@ async def bulk_dag_runs(call: Call, dag_id: str, body: BulkBody[BulkDAGRunBody])
     return await _bulk(call, body, step, {"create": NOT_CREATED})
 
 
-@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances")
 async def bulk_task_instances(
     call: Call, dag_id: str, dag_run_id: str, body: BulkBody[BulkTaskInstanceBody]
 ) -> BulkResponse:

@@ -16,7 +16,7 @@ from asynsched.queries.secrets import (
 )
 from asynsched.store.schema import connection
 from asynsched.web.access import NotAllowed, Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, WRONG, Names, OrderBy, PageQuery, listed, paging
+from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, Names, OrderBy, PageQuery, listed, paging
 from asynsched.web.airflow_api.bulk import BulkBody, BulkResponse
 from asynsched.web.airflow_api.named import Kind, change_many, change_one, create_one, delete_one
 from asynsched.web.endpoint import Call
@@ -81,7 +81,7 @@ KIND: Kind[ConnectionBody, ConnectionInfo] = Kind(
 )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/connections", permission=Permission.OPERATE, errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/connections", permission=Permission.OPERATE)
 async def get_connections(
     call: Call,
     page: PageQuery,
@@ -101,15 +101,13 @@ async def get_one_connection(call: Call, connection_id: str) -> ConnectionRespon
     return connection_response(await call.place.ask(get_connection, connection_id))
 
 
-@AIRFLOW_API.endpoint(
-    "POST", "/connections", permission=Permission.ADMINISTER, status=201, errors={400: "Bad Request", 409: "Conflict"}
-)
+@AIRFLOW_API.endpoint("POST", "/connections", permission=Permission.ADMINISTER, status=201, errors={409: "Conflict"})
 async def post_connection(call: Call, body: ConnectionBody) -> ConnectionResponse:
     """Create a connection."""
     return connection_response(await create_one(call, KIND, body))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/connections/{connection_id}", permission=Permission.ADMINISTER, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", "/connections/{connection_id}", permission=Permission.ADMINISTER, errors=GONE)
 async def patch_connection(
     call: Call, connection_id: str, body: ConnectionBody, update_mask: Names | None = None
 ) -> ConnectionResponse:
@@ -125,7 +123,7 @@ async def remove_connection(call: Call, connection_id: str) -> None:
     await delete_one(call, KIND, connection_id)
 
 
-@AIRFLOW_API.endpoint("PATCH", "/connections", permission=Permission.ADMINISTER, errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("PATCH", "/connections", permission=Permission.ADMINISTER)
 async def bulk_connections(call: Call, body: BulkBody[ConnectionBody]) -> BulkResponse:
     """Create, change and delete connections."""
     return await change_many(call, KIND, body)

@@ -21,7 +21,6 @@ from asynsched.timetables.zones import as_zone
 from asynsched.web.airflow_api.api import (
     AIRFLOW_API,
     GONE,
-    WRONG,
     CursorCollection,
     CursorQuery,
     Limit,
@@ -117,7 +116,7 @@ class DAGRunsBatchBody(Dates, frozen=True, kw_only=True, forbid_unknown_fields=T
     conf_contains: str | None = None
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns", errors=GONE)
 async def get_dag_runs(
     call: Call,
     dag_id: str,
@@ -155,7 +154,7 @@ async def _partition_days(call: Call, dag_id: str, query: RunQuery) -> Range:
     )
 
 
-@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns/list", errors=WRONG)
+@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns/list", errors=GONE)
 async def get_list_dag_runs_batch(
     call: Call,
     dag_id: Literal["~"],  # noqa: ARG001 - the path has it

@@ -19,7 +19,6 @@ from asynsched.queries.dags import get_dag
 from asynsched.web.airflow_api.api import (
     AIRFLOW_API,
     GONE,
-    WRONG,
     Number,
     OrderBy,
     PageQuery,
@@ -65,7 +64,7 @@ class DAGSourceResponse(Struct, frozen=True):
     dag_display_name: str
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagVersions", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagVersions", errors=GONE)
 async def get_dag_versions(
     call: Call,
     dag_id: str,

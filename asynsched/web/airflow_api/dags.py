@@ -39,7 +39,7 @@ from asynsched.store.assets import leaf_digest
 from asynsched.timetables import decode
 from asynsched.timetables.asset_condition import AssetCondition
 from asynsched.web.access import NotAllowed, Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, WRONG, Names, OrderBy, PageQuery, listed, paging
+from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, Names, OrderBy, PageQuery, listed, paging
 from asynsched.web.airflow_api.dag_versions import BUNDLE, DagVersionResponse, version_response
 from asynsched.web.airflow_api.filters import bounds, pattern, some
 from asynsched.web.endpoint import Call, check
@@ -190,7 +190,7 @@ class MoreOfDags(Struct, frozen=True, kw_only=True):
 NO_MORE = MoreOfDags()
 
 
-@AIRFLOW_API.endpoint("GET", "/dags", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/dags")
 async def get_dags(
     call: Call,
     query: DagQuery,
@@ -205,7 +205,7 @@ async def get_dags(
     return DAGCollectionResponse(*await listed(call, questions, _filter(call, query, more), page=asked, shown=shown))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/dags", permission=Permission.VIEW, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", "/dags", permission=Permission.VIEW, errors=GONE)
 async def patch_dags(
     call: Call,
     body: DAGPatchBody,
@@ -235,7 +235,7 @@ async def get_one_dag(call: Call, dag_id: str) -> DAGResponse:
     return dag_response(call, await call.place.ask(get_dag, dag_id, active=False))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}", permission=Permission.OPERATE, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}", permission=Permission.OPERATE, errors=GONE)
 async def patch_dag(call: Call, dag_id: str, body: DAGPatchBody, update_mask: Names | None = None) -> DAGResponse:
     """Pause or unpause a DAG."""
     _check_mask(update_mask)
@@ -383,7 +383,7 @@ class TagQuery(Struct, frozen=True):
     tag_name_prefix_pattern: str | None = None
 
 
-@AIRFLOW_API.endpoint("GET", "/dagTags", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/dagTags")
 async def get_dag_tags(
     call: Call, query: TagQuery, page: PageQuery, order_by: OrderBy = ("name",)
 ) -> DAGTagCollectionResponse:
@@ -448,7 +448,7 @@ class DAGWarningCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", "/dagWarnings", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/dagWarnings")
 async def list_dag_warnings(
     call: Call,
     page: PageQuery,

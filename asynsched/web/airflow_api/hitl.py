@@ -122,7 +122,7 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-@AIRFLOW_API.endpoint("GET", f"{RUN}/hitlDetails", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", f"{RUN}/hitlDetails")
 async def get_hitl_details(
     call: Call,
     dag_id: str,
@@ -147,7 +147,7 @@ async def get_hitl_detail(call: Call, dag_id: str, dag_run_id: str, task_id: str
     "PATCH",
     QUESTION,
     permission=Permission.OPERATE,
-    errors={400: "Bad Request", 403: "Forbidden", 404: "Not Found", 409: "Conflict"},
+    errors={403: "Forbidden", 404: "Not Found", 409: "Conflict"},
 )
 async def update_hitl_detail(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex, body: UpdateHITLDetailPayload

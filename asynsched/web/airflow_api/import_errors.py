@@ -40,7 +40,7 @@ class ImportErrorCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", "/importErrors", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/importErrors")
 async def get_import_errors(
     call: Call,
     page: PageQuery,

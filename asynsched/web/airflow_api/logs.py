@@ -15,7 +15,7 @@ from asynsched.keys import TaskInstanceKey
 from asynsched.queries.paging import BadRequest
 from asynsched.queries.task_instances import get_task_instance
 from asynsched.queries.try_logs import LogPart, read_log
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, WRONG, MapIndex
+from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, MapIndex
 from asynsched.web.airflow_api.task_instances import BASE
 from asynsched.web.endpoint import JSON, Call
 
@@ -47,7 +47,7 @@ class ExternalLogUrlResponse(Struct, frozen=True):
     url: str
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/logs/{{try_number}}", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/logs/{{try_number}}", errors=GONE)
 async def get_log(
     call: Call,
     dag_id: str,
@@ -71,7 +71,7 @@ async def get_log(
     return Response(await run_sync(_encoded, part), media_type=JSON)
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/externalLogUrl/{{try_number}}", errors=GONE | {400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/externalLogUrl/{{try_number}}", errors=GONE)
 async def get_external_log_url(
     call: Call,
     dag_id: str,

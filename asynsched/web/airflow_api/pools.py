@@ -19,7 +19,7 @@ from asynsched.queries.pools import (
 from asynsched.store.runs.pools import LONGEST_NAME, UNLIMITED
 from asynsched.store.schema import pool
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, WRONG, Names, OrderBy, PageQuery, listed, paging
+from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, Names, OrderBy, PageQuery, listed, paging
 from asynsched.web.airflow_api.bulk import BulkBody, BulkResponse
 from asynsched.web.airflow_api.named import Kind, change_many, change_one, create_one, delete_one
 from asynsched.web.endpoint import Call
@@ -88,7 +88,7 @@ KIND: Kind[PoolBody, PoolInfo] = Kind(
 )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/pools", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/pools")
 async def get_pools(
     call: Call,
     page: PageQuery,
@@ -108,27 +108,25 @@ async def get_one_pool(call: Call, pool_name: str) -> PoolResponse:
     return pool_response(await call.place.ask(get_pool, pool_name))
 
 
-@AIRFLOW_API.endpoint(
-    "POST", "/pools", permission=Permission.OPERATE, status=201, errors={400: "Bad Request", 409: "Conflict"}
-)
+@AIRFLOW_API.endpoint("POST", "/pools", permission=Permission.OPERATE, status=201, errors={409: "Conflict"})
 async def post_pool(call: Call, body: PoolBody) -> PoolResponse:
     """Create a pool."""
     return pool_response(await create_one(call, KIND, body))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/pools/{pool_name:path}", permission=Permission.OPERATE, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", "/pools/{pool_name:path}", permission=Permission.OPERATE, errors=GONE)
 async def patch_pool(call: Call, pool_name: str, body: PoolPatchBody, update_mask: Names | None = None) -> PoolResponse:
     """Change a pool."""
     return pool_response(await change_one(call, KIND, pool_name, body, update_mask))
 
 
-@AIRFLOW_API.endpoint("DELETE", "/pools/{pool_name:path}", permission=Permission.OPERATE, status=204, errors=WRONG)
+@AIRFLOW_API.endpoint("DELETE", "/pools/{pool_name:path}", permission=Permission.OPERATE, status=204, errors=GONE)
 async def remove_pool(call: Call, pool_name: str) -> None:
     """Delete a pool. Tasks that name it wait until a pool of that name exists again."""
     await delete_one(call, KIND, pool_name)
 
 
-@AIRFLOW_API.endpoint("PATCH", "/pools", permission=Permission.OPERATE, errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("PATCH", "/pools", permission=Permission.OPERATE)
 async def bulk_pools(call: Call, body: BulkBody[PoolBody]) -> BulkResponse:
     """Create, change and delete pools."""
     return await change_many(call, KIND, body)

@@ -35,7 +35,7 @@ from asynsched.store.runs.notes import LONGEST_NOTE
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.timetables import DataInterval
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, WRONG, Names, RowId, is_meant, utc
+from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, Names, RowId, is_meant, utc
 from asynsched.web.airflow_api.dag_runs import DAGRunCollectionResponse, DAGRunResponse, run_response
 from asynsched.web.airflow_api.filters import unless_all
 from asynsched.web.airflow_api.task_instances import instance_response
@@ -45,7 +45,7 @@ Note = Annotated[str, Meta(max_length=LONGEST_NOTE)]
 MOST_RUNS = 100
 """Runs that one request clears."""
 RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
-REFUSED = WRONG | {409: "Conflict"}
+REFUSED = GONE | {409: "Conflict"}
 
 
 class TriggerDAGRunPostBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

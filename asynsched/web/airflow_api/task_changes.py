@@ -28,7 +28,7 @@ from asynsched.queries.task_instances import (
 from asynsched.scheduling.requests.run_requests import ChangedTask
 from asynsched.store.runs.requests import ClearTasks, MarkedTaskState, MarkTasks
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, WRONG, MapIndex, Names, is_meant, utc
+from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, MapIndex, Names, is_meant, utc
 from asynsched.web.airflow_api.run_changes import REFUSED, RUN, Note
 from asynsched.web.airflow_api.task_instances import (
     BASE,
@@ -101,10 +101,10 @@ async def patch_task_instance(
     "PATCH",
     f"{OF_INDEX}/dry_run",
     permission=Permission.OPERATE,
-    errors=WRONG,
+    errors=GONE,
     name="patch_task_instance_dry_run_by_map_index",
 )
-@AIRFLOW_API.endpoint("PATCH", f"{BASE}/{{task_id}}/dry_run", permission=Permission.OPERATE, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", f"{BASE}/{{task_id}}/dry_run", permission=Permission.OPERATE, errors=GONE)
 async def patch_task_instance_dry_run(
     call: Call,
     dag_id: str,
@@ -132,7 +132,7 @@ async def patch_task_group_instances(
     return await patch_instances(call, key, await _tasks_of(call, key, group_id), None, body, update_mask)
 
 
-@AIRFLOW_API.endpoint("PATCH", f"{GROUP}/dry_run", permission=Permission.OPERATE, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", f"{GROUP}/dry_run", permission=Permission.OPERATE, errors=GONE)
 async def patch_task_group_instances_dry_run(
     call: Call, dag_id: str, dag_run_id: str, group_id: str, body: PatchTaskInstanceBody
 ) -> TaskInstanceCollectionResponse:

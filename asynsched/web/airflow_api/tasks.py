@@ -14,7 +14,7 @@ from asynsched.queries.dag_versions import read_structure
 from asynsched.queries.paging import BadRequest
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 from asynsched.store.rows import near_names
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, WRONG
+from asynsched.web.airflow_api.api import AIRFLOW_API, GONE
 from asynsched.web.airflow_api.dags import params_of
 from asynsched.web.endpoint import JSON, Call
 
@@ -67,7 +67,7 @@ class TaskCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/tasks", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/tasks", errors=GONE)
 async def get_tasks(call: Call, dag_id: str, order_by: str = "task_id") -> TaskCollectionResponse | Response:
     """List the tasks of a DAG."""
     name = order_by.removeprefix("-")

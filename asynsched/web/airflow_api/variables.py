@@ -19,7 +19,7 @@ from asynsched.queries.secrets import (
 )
 from asynsched.store.schema import ID_LENGTH, variable
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, WRONG, Names, OrderBy, PageQuery, listed, paging
+from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, Names, OrderBy, PageQuery, listed, paging
 from asynsched.web.airflow_api.bulk import BulkBody, BulkResponse
 from asynsched.web.airflow_api.named import Kind, change_many, change_one, create_one, delete_one
 from asynsched.web.endpoint import Call
@@ -75,7 +75,7 @@ KIND: Kind[VariableBody, VariableInfo] = Kind(
 )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/variables", permission=Permission.OPERATE, errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/variables", permission=Permission.OPERATE)
 async def get_variables(
     call: Call,
     page: PageQuery,
@@ -95,15 +95,13 @@ async def get_one_variable(call: Call, variable_key: str) -> VariableResponse:
     return variable_response(await call.place.ask(get_variable, variable_key))
 
 
-@AIRFLOW_API.endpoint(
-    "POST", "/variables", permission=Permission.OPERATE, status=201, errors={400: "Bad Request", 409: "Conflict"}
-)
+@AIRFLOW_API.endpoint("POST", "/variables", permission=Permission.OPERATE, status=201, errors={409: "Conflict"})
 async def post_variable(call: Call, body: VariableBody) -> VariableResponse:
     """Create a variable."""
     return variable_response(await create_one(call, KIND, body))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/variables/{variable_key:path}", permission=Permission.OPERATE, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", "/variables/{variable_key:path}", permission=Permission.OPERATE, errors=GONE)
 async def patch_variable(
     call: Call, variable_key: str, body: VariableBody, update_mask: Names | None = None
 ) -> VariableResponse:
@@ -119,7 +117,7 @@ async def remove_variable(call: Call, variable_key: str) -> None:
     await delete_one(call, KIND, variable_key)
 
 
-@AIRFLOW_API.endpoint("PATCH", "/variables", permission=Permission.OPERATE, errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("PATCH", "/variables", permission=Permission.OPERATE)
 async def bulk_variables(call: Call, body: BulkBody[VariableBody]) -> BulkResponse:
     """Create, change and delete variables."""
     return await change_many(call, KIND, body)

@@ -25,7 +25,7 @@ from asynsched.queries.xcoms import (
     put_xcom,
 )
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, WRONG, MapIndex, Number, OrderBy, PageQuery, listed, paging
+from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, MapIndex, Number, OrderBy, PageQuery, listed, paging
 from asynsched.web.airflow_api.filters import RunDates, pattern, unless_all
 from asynsched.web.airflow_api.task_instances import BASE
 from asynsched.web.endpoint import JSON, Call
@@ -94,7 +94,7 @@ class XComQuery(Struct, frozen=True, kw_only=True):
     map_index_filter: MapIndex | None = None
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/xcomEntries", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/xcomEntries", errors=GONE)
 async def get_xcom_entries(
     call: Call,
     dag_id: str,
@@ -121,7 +121,7 @@ async def get_xcom_entries(
     return XComCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_listed))
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/xcomEntries/{{xcom_key:path}}", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/xcomEntries/{{xcom_key:path}}", errors=GONE)
 async def get_xcom_entry(
     call: Call,
     dag_id: str,
@@ -147,7 +147,7 @@ class ExtraLinkCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/links", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/links", errors=GONE)
 async def get_extra_links(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1, try_number: Number | None = None
 ) -> ExtraLinkCollectionResponse:
@@ -164,7 +164,7 @@ async def get_extra_links(
     f"{BASE}/{{task_id}}/xcomEntries",
     permission=Permission.OPERATE,
     status=201,
-    errors=WRONG | {409: "Conflict"},
+    errors=GONE | {409: "Conflict"},
 )
 async def create_xcom_entry(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, body: XComCreateBody
@@ -175,7 +175,7 @@ async def create_xcom_entry(
 
 
 @AIRFLOW_API.endpoint(
-    "PATCH", f"{BASE}/{{task_id}}/xcomEntries/{{xcom_key:path}}", permission=Permission.OPERATE, errors=WRONG
+    "PATCH", f"{BASE}/{{task_id}}/xcomEntries/{{xcom_key:path}}", permission=Permission.OPERATE, errors=GONE
 )
 async def update_xcom_entry(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, xcom_key: str, body: XComUpdateBody
@@ -190,7 +190,7 @@ async def update_xcom_entry(
     f"{BASE}/{{task_id}}/xcomEntries/{{xcom_key:path}}",
     permission=Permission.OPERATE,
     status=204,
-    errors=WRONG,
+    errors=GONE,
 )
 async def delete_xcom_entry(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, xcom_key: str, map_index: MapIndex = -1
