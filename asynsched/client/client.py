@@ -48,6 +48,7 @@ from asynsched.queries.events import Change, Missed, NoEvents
 from asynsched.queries.hitl import QuestionFilter, WaitingQuestion
 from asynsched.queries.import_errors import ImportErrorFilter, ImportErrorInfo
 from asynsched.queries.late import Late, list_late
+from asynsched.queries.log_lines import FoundLine
 from asynsched.queries.paging import USUAL_ROWS, BadRequest, Limit, Page, Paging, Pattern, Range
 from asynsched.queries.place import Act, Place
 from asynsched.queries.plugins import ProviderInfo
@@ -63,7 +64,6 @@ from asynsched.queries.task_actions import Mark
 from asynsched.queries.task_instances import TaskInstanceFilter, TaskInstanceInfo, TriesInfo, fields_of_try
 from asynsched.queries.try_logs import (
     MOST_BYTES,
-    FoundLine,
     LogPart,
     find_in_log,
     newest_try,
