@@ -20,7 +20,7 @@ from asynsched.airflow import version
 from asynsched.airflow.finder import serve_airflow
 from asynsched.authoring.providers import PREFIX, installed_providers
 from asynsched.cli.command import command, fail
-from asynsched.cli.output import Done, Listing, are, note
+from asynsched.cli.output import Done, Listing, are, as_row, note
 from asynsched.cli.session import Session
 
 AIRFLOW = frozenset({"apache-airflow", "apache-airflow-core", "apache-airflow-task-sdk"})
@@ -37,7 +37,6 @@ BROUGHT_BY_AIRFLOW = (
     "pyyaml>=6", "tabulate>=0.9", "tenacity>=8.3", "universal-pathlib>=0.3.8",
 )  # fmt: skip
 """Packages that providers import and do not require: Airflow's core requires them."""
-_DETAILS = ("hooks", "notifiers", "extra_links", "secrets_backends")
 
 
 @command("list", tables=True)
@@ -47,8 +46,12 @@ def providers_list(_session: Session) -> Listing:
     `--output json` also has their hooks, notifiers, extra links and secrets backends.
     """
     serve_airflow("ours")
+    from asynsched.queries.plugins import list_providers  # loads anyio
+
+    described = {one.package_name: one for one in list_providers()}
     rows = [
         {
+            **as_row(described.get(provider.distribution, {})),
             "provider": provider.distribution.removeprefix(PREFIX),
             "version": provider.version,
             "connection_types": sorted(provider.connection_types),
@@ -63,7 +66,7 @@ def providers_list(_session: Session) -> Listing:
     ]
     columns = ("provider", "version", "connection_types", "task_decorators", "error")
     nothing = "No provider is installed. `asynsched providers install NAME` installs one."
-    return Listing(columns, rows, nothing, details=_DETAILS, spare=("error", "task_decorators"))
+    return Listing(columns, rows, nothing, spare=("error", "task_decorators"))
 
 
 @command("install")

@@ -47,7 +47,7 @@ def users_create(session: Session, name: str, roles: tuple[str, ...], password_s
 @command("list", tables=True)
 def users_list(session: Session) -> Listing:
     """List the users and their roles."""
-    rows = [msgspec.structs.asdict(one) for one in session.pages(queries.list_users, ANY_TEXT)]
+    rows = session.pages(queries.list_users, ANY_TEXT)
     return Listing(queries.UserInfo.__struct_fields__, rows, nothing="There are no users: `asynsched users create`.")
 
 
@@ -99,7 +99,7 @@ def users_delete(session: Session, name: str, yes: bool) -> Done:
 def users_sessions(session: Session, user: str | None) -> Listing:
     """List the browsers that are signed in."""
     wanted = queries.TokenFilter(now=session.now(), owner=user)
-    rows = [msgspec.structs.asdict(one) for one in session.pages(queries.list_sessions, wanted)]
+    rows = session.pages(queries.list_sessions, wanted)
     return Listing(("id", "owner", "created_at", "expires_at"), rows, nothing="Nobody is signed in.")
 
 
@@ -156,7 +156,7 @@ def tokens_list(session: Session, user: str | None, mine: bool) -> Listing:
     if mine and user is not None:
         raise click.BadParameter("leave it out, or --user", param_hint="--mine")
     wanted = queries.TokenFilter(now=session.now(), owner=actor() if mine else user)
-    rows = [msgspec.structs.asdict(one) for one in session.pages(queries.list_tokens, wanted)]
+    rows = session.pages(queries.list_tokens, wanted)
     return Listing(queries.TokenInfo.__struct_fields__, rows, nothing="There are no tokens.", spare=("created_at",))
 
 
