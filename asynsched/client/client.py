@@ -94,6 +94,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Scope = Literal["view", "operate", "administer"]
 DeadlineState = Literal["pending", "met", "missed"]
+RunStateName = Literal["queued", "running", "success", "failed"]
+TaskStateName = Literal[
+    "removed", "scheduled", "queued", "running", "success", "restarting", "failed", "up_for_retry",
+    "up_for_reschedule", "upstream_failed", "skipped", "deferred", "awaiting_input",
+]  # fmt: skip
+RunTypeName = Literal[
+    "manual", "scheduled", "backfill", "asset_triggered", "operator_triggered", "asset_materialization"
+]
+if TYPE_CHECKING:  # msgspec takes a name for a member anyway, and no union of both
+    RunState = DagRunState | RunStateName
+    TaskState = TaskInstanceState | TaskStateName
+    RunType = DagRunType | RunTypeName
+else:
+    RunState, TaskState, RunType = DagRunState, TaskInstanceState, DagRunType
 Slots = Annotated[int, Meta(ge=-1)]
 OrderBy = tuple[str, ...]
 NEWEST_FIRST = ("-run_after",)
@@ -307,8 +321,8 @@ class Client:
         self,
         dag_id: str | None = None,
         *,
-        state: tuple[DagRunState, ...] = (),
-        run_type: tuple[DagRunType, ...] = (),
+        state: tuple[RunState, ...] = (),
+        run_type: tuple[RunType, ...] = (),
         since: Instant | None = None,
         until: Instant | None = None,
         limit: Limit = USUAL_ROWS,
@@ -460,7 +474,7 @@ class Client:
         run_id: str | None = None,
         *,
         task_id: str | None = None,
-        state: tuple[TaskInstanceState, ...] = (),
+        state: tuple[TaskState, ...] = (),
         limit: Limit = USUAL_ROWS,
         after: str | None = None,
         order_by: OrderBy = (),
@@ -1493,8 +1507,8 @@ def _runs_of(
     allowed: frozenset[str] | None,
     dag_id: str | None,
     run_id: str | None,
-    state: tuple[DagRunState, ...] = (),
-    run_type: tuple[DagRunType, ...] = (),
+    state: tuple[RunState, ...] = (),
+    run_type: tuple[RunType, ...] = (),
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> RunFilter:
