@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 from argon2 import PasswordHasher
+from structlog.testing import capture_logs
 
 from asynsched.client.operation import PREFIX
 from asynsched.clock import VirtualClock
@@ -403,6 +404,23 @@ async def test_an_unknown_name_is_refused_like_a_wrong_password(web):
         assert {(answer.status_code, answer.text) for answer in answers} == {
             (401, '{"detail":"The name or the password is wrong."}')
         }
+
+
+async def test_a_failed_sign_in_is_logged_with_name_and_address_alone(web):
+    link = await web.link()
+    async with web.client() as owner:
+        await owner.get(link)
+    async with web.client() as client:
+        with capture_logs() as logs:
+            for name in ("otto", "nobody", "x" * 5000):
+                await client.post("/auth/token", json={"username": name, "password": "a wrong one"})
+            await sign_in(client, "otta")
+            await client.get(link)
+    of_password = {"event": "web.sign_in_failed", "log_level": "warning", "address": "192.0.2.7"}
+    assert logs == [
+        *(of_password | {"user": name} for name in ("otto", "nobody", "x" * 100, "otta")),
+        of_password | {"by": "link"},
+    ]
 
 
 async def test_airflows_clients_get_a_token_for_a_name_and_a_password(web):
