@@ -379,7 +379,7 @@ class Client:
         """Return whether it is likely that the same request is answered later."""
         return isinstance(error, StoreUnavailable) or (self.remote is not None and self.remote.is_away(error))
 
-    @operation("GET /dags/{dag_id}/runs/{run_id}/results")
+    @operation("GET /dags/{dag_id}/runs/{run_id}/results", is_large=True)
     async def get_results(self, run: DagRunKey) -> dict[str, Any]:
         """Return the results of a run by task_id: return values that its DAG names as such; a list for a mapped task.
 
@@ -650,7 +650,7 @@ class Client:
         return await read_log(self._place, task, await self._try(task, try_number), start=start, n_bytes=n_bytes)
 
     @operation(
-        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/lines",
+        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/lines", is_large=True,
         arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "text": "error"},
     )  # fmt: skip
     async def find_in_log(
@@ -728,7 +728,7 @@ class Client:
         )  # fmt: skip
         return await self._ask(xcoms.list_xcoms, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}")
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", is_large=True)
     async def get_xcom(self, task: TaskInstanceKey, key: str = "return_value") -> XComValue:
         """Return an XCom with its value, as it travels between tasks."""
         return await xcoms.get_xcom(self._place, task, key)

@@ -2,13 +2,14 @@
 
 import sys
 from datetime import UTC, datetime, timedelta
+from typing import get_origin
 
 import httpx
 import pytest
 import sqlalchemy as sa
 
 from asynsched.client.client import Client, LocalClient
-from asynsched.client.operation import PREFIX
+from asynsched.client.operation import OPERATIONS, PREFIX
 from asynsched.clock import Clock
 from asynsched.queries.place import Place
 from asynsched.queries.users import Issuer
@@ -82,6 +83,15 @@ async def test_the_loop_works_little_for_thousands_of_changed_instances(site, na
     found = answer.json()
     assert (found["total_entries"] if isinstance(found, dict) else len(found)) > MANY
     assert calls.n < MANY
+
+
+SMALL = {"upcoming", "rendered_fields", "links", "list_schedulers", "list_plugins", "list_providers"}
+"""Methods whose answers are bounded by something else than a page."""
+
+
+def test_an_answer_that_has_no_pages_is_encoded_beside_the_loop_or_bounded():
+    whole = {name for name, one in OPERATIONS.items() if get_origin(one.types["return"]) in (tuple, dict)}
+    assert {name for name in whole if not OPERATIONS[name].is_large} == SMALL
 
 
 NOW, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC)
