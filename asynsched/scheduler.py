@@ -585,7 +585,9 @@ class Scheduler:
         run, now = run_key(named), self.clock.now()
         taken = await self._database.write(submit_by_program, run, request, now=now)
         await self.channels.runs.put(RunEdited(run))
-        return [TaskInstanceKey(*run, row.task_id, row.map_index) for row in taken.instances]
+        return await anyio.to_thread.run_sync(
+            lambda: [TaskInstanceKey(*run, one.task_id, one.map_index) for one in taken.instances]
+        )
 
     # Questions and actions
 

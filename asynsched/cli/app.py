@@ -113,6 +113,7 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
     "tokens": _of_group("users", "create list delete"),
     "db": _of_group("db", "upgrade check clean rotate-key"),
     "why": "why",
+    "events": "events",
     "config": _of_group("check", "show"),
     "version": "check",
 }

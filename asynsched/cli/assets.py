@@ -1,14 +1,11 @@
 """`asynsched assets …`: assets, their events, and reports that an asset was updated."""
 
-from typing import Any
-
 import click
 
 from asynsched.cli.command import command, completes, dag_argument
 from asynsched.cli.dags import conf_option, queue_run, read_conf
 from asynsched.cli.lookup import asset_of, dag_of
-from asynsched.cli.output import Done, Listing, Record, are, fields_of
-from asynsched.cli.runs import run_fields
+from asynsched.cli.output import Done, Listing, Record, are, as_row, fields_of
 from asynsched.cli.session import Session
 from asynsched.queries import assets as queries
 from asynsched.queries.assets import AssetInfo, EventFilter, Watching
@@ -36,13 +33,16 @@ SHOWN_EVENTS = 10
 def assets_list(session: Session, alias: bool) -> Listing:
     """List the assets that DAGs or events name."""
     if alias:
-        aliases = [fields_of(found, ALIAS_COLUMNS) for found in session.read(queries.list_aliased_assets)]
-        return Listing(ALIAS_COLUMNS, aliases, "There are no asset aliases.")
+        return Listing(ALIAS_COLUMNS, session.read(queries.list_aliased_assets), "There are no asset aliases.")
     watchers = session.read(queries.list_watchers)
     found = session.pages(queries.list_assets, queries.AssetFilter())
-    rows = [_fields(asset, watchers) for asset in found]
     usual = COLUMNS if watchers else COLUMNS[:-1]
-    return Listing(COLUMNS, rows, "There are no assets.", usual=usual, spare=("group", "uri", "last_event_at"))
+    derived = {
+        "updated_by": lambda asset: _dags(asset, "outlet"), "awaited_by": lambda asset: _dags(asset, "schedule"),
+        "watched_by": lambda asset: _states(asset, watchers),
+    }  # fmt: skip
+    spare = ("group", "uri", "last_event_at")
+    return Listing(COLUMNS, found, "There are no assets.", derived=derived, usual=usual, spare=spare)
 
 
 @command("show", tables=True)
@@ -52,17 +52,16 @@ def assets_show(session: Session, asset: str) -> Record:
     found = asset_of(session, asset)
     details = session.read(queries.asset_details, found)
     events = session.pages(queries.list_events, EventFilter(asset_id=found.id), at_most=SHOWN_EVENTS)
-    fields = {
-        "name": found.name, "uri": found.uri, "group": found.group, "extra": found.extra,
-        "aliases": [alias.name for alias in found.aliases], "created_at": found.created_at,
-        "waiting_dags": details.waiting_dags,
-        "watchers": [fields_of(watcher, WATCHER_COLUMNS) for watcher in details.watchers],
+    watchers = [fields_of(watcher, WATCHER_COLUMNS) for watcher in details.watchers]
+    more = {"waiting_dags": details.waiting_dags, "watchers": watchers, "state": details.state}
+    table = {
+        **fields_of(found, ("name", "uri", "group", "extra", "created_at")),
+        "aliases": [alias.name for alias in found.aliases],
         "references": [fields_of(reference, REFERENCE_COLUMNS) for reference in details.references],
         "events": [fields_of(event, EVENT_COLUMNS) for event in events],
-        "state": details.state,
-    }  # fmt: skip
+    }
     sections = {"watchers": SPARE_WATCHER_COLUMNS, "references": (), "events": SPARE_EVENT_COLUMNS, "state": ()}
-    return Record(fields, sections=sections)
+    return Record({**as_row(found), "events": events, **more}, sections=sections, table={**table, **more})
 
 
 @command("events", tables=True)
@@ -74,8 +73,7 @@ def assets_events(session: Session, asset: str | None, alias: str | None, limit:
     found = None if asset is None else asset_of(session, asset)
     wanted = EventFilter(asset_id=None if found is None else found.id, alias=alias)
     events = session.pages(queries.list_events, wanted, at_most=limit)
-    rows = [fields_of(event, EVENT_COLUMNS) for event in events]
-    return Listing(EVENT_COLUMNS, rows, "There are no events.", usual=USUAL_EVENT_COLUMNS, spare=SPARE_EVENT_COLUMNS)
+    return Listing(EVENT_COLUMNS, events, "There are no events.", usual=USUAL_EVENT_COLUMNS, spare=SPARE_EVENT_COLUMNS)
 
 
 @command("event")
@@ -101,7 +99,7 @@ def assets_materialize(session: Session, asset: str, conf: str | None) -> Done:
     dag_id = session.read(queries.only_producer, found.id)
     run = queue_run(session, dag_id, Trigger(conf=content, is_of_now=True))
     sentence = f"Run {run.run_id!r} of the DAG {dag_id!r} is queued; it updates {found.name!r}."
-    return Done(sentence, run_fields(run))
+    return Done(sentence, as_row(run))
 
 
 @command("queued", tables=True)
@@ -111,11 +109,9 @@ def assets_queued(session: Session, dag_id: str | None) -> Listing:
     if dag_id is not None:
         dag_of(session, dag_id)
     names = {found.id: found.name for found in session.pages(queries.list_assets, queries.AssetFilter())}
-    rows = [
-        {"dag_id": one.dag_id, "asset": names.get(one.asset_id, ""), "created_at": one.created_at}
-        for one in session.read(queries.list_queued, dag_id=dag_id)
-    ]
-    return Listing(QUEUED_COLUMNS, rows, "No event waits for a run.")
+    rows = session.pages(queries.list_queued, queries.QueuedFilter(dag_id=dag_id))
+    derived = {"asset": lambda one: names.get(one.asset_id, "")}
+    return Listing(QUEUED_COLUMNS, rows, "No event waits for a run.", derived=derived)
 
 
 @command("unqueue")
@@ -129,11 +125,10 @@ def assets_unqueue(session: Session, dag_id: str, asset: str | None) -> Done:
     return Done(f"{are(n, 'event')} no longer queued for the DAG {dag_id!r}.", {"dag_id": dag_id, "n": n})
 
 
-def _fields(found: AssetInfo, watchers: list[Watching]) -> dict[str, Any]:
+def _dags(found: AssetInfo, role: str) -> list[str]:
+    return sorted({one.dag_id for one in found.references if one.role == role})
+
+
+def _states(found: AssetInfo, watchers: list[Watching]) -> list[str]:
     own = [watcher for watcher in watchers if (watcher.asset, watcher.uri) == (found.name, found.uri)]
-    return {
-        **fields_of(found, ("name", "uri", "group", "last_event_at")),
-        "updated_by": sorted({one.dag_id for one in found.references if one.role == "outlet"}),
-        "awaited_by": sorted({one.dag_id for one in found.references if one.role == "schedule"}),
-        "watched_by": [f"{it.watcher}: {it.state}{f' ({it.error})' if it.state == 'failed' else ''}" for it in own],
-    }
+    return [f"{it.watcher}: {it.state}{f' ({it.error})' if it.state == 'failed' else ''}" for it in own]

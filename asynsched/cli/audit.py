@@ -3,7 +3,7 @@
 import click
 
 from asynsched.cli.command import INSTANT_FORMS, command, completes, read_instant
-from asynsched.cli.output import Listing, fields_of
+from asynsched.cli.output import Listing
 from asynsched.cli.session import Session
 from asynsched.keys import LATEST
 from asynsched.queries.audit import AuditFilter, list_audit
@@ -45,5 +45,5 @@ def audit_list(
         after=read_instant(since, zone, "--since") if since else None,
         before=read_instant(until, zone, "--until") if until else None,
     )
-    rows = [fields_of(row, COLUMNS) for row in session.pages(list_audit, wanted, order_by=NEWEST_FIRST, at_most=limit)]
+    rows = session.pages(list_audit, wanted, order_by=NEWEST_FIRST, at_most=limit)
     return Listing(COLUMNS, rows, "Nothing was done.", usual=USUAL_COLUMNS, spare=("detail", "task_id", "run_id"))

@@ -8,7 +8,7 @@ import click
 from asynsched.cli.command import INSTANT_FORMS, command, completes, dag_argument, read_instant
 from asynsched.cli.dags import answer_of_timetable, conf_option, read_conf
 from asynsched.cli.lookup import dag_of
-from asynsched.cli.output import Done, Listing, Record, are, fields_of
+from asynsched.cli.output import Done, Listing, Record, are, as_row, fields_of
 from asynsched.cli.session import Session, actor
 from asynsched.errors import PlanNeeded
 from asynsched.queries import backfills as queries
@@ -69,12 +69,12 @@ def backfill_create(
     span = _span(session, plan, now)
     if dry_run:
         planned = map(queries.planned_date, session.read(backfills.plan_dates, plan, now, span))
-        return Listing(DATE_COLUMNS, [fields_of(date, DATE_COLUMNS) for date in planned])
+        return Listing(DATE_COLUMNS, tuple(planned))
     made = session.act(queries.create_backfill, plan, actor=actor(), now=now, span=span)
-    n_left_out = sum(date.exception_reason is not None for date in session.read(queries.list_dates, made.id))
+    n_left_out = session.read(queries.count_left_out, made.id)
     left_out = f" {are(n_left_out, 'date')} left out: `asynsched backfill show {made.id}`." if n_left_out else ""
     sentence = f"Backfill {made.id} of the DAG {dag_id!r}: {are(made.n_queued, 'run')} queued.{left_out}"
-    return Done(sentence, fields_of(made, COLUMNS))
+    return Done(sentence, as_row(queries.backfill_info(made)))
 
 
 def _span(session: Session, plan: backfills.BackfillPlan, now: datetime) -> backfills.Span:
@@ -93,7 +93,7 @@ def backfill_list(session: Session, dag_id: str | None) -> Listing:
     """List backfills, of one DAG or of all, newest first."""
     if dag_id is not None:
         dag_of(session, dag_id)
-    rows = [fields_of(row, COLUMNS) for row in session.pages(queries.list_backfills, BackfillFilter(dag_id))]
+    rows = [queries.backfill_info(row) for row in session.pages(queries.list_backfills, BackfillFilter(dag_id))]
     spare = ("created_at", "n_queued")
     return Listing(COLUMNS, rows, "There are no backfills.", usual=USUAL_COLUMNS, spare=spare)
 
@@ -103,8 +103,9 @@ def backfill_list(session: Session, dag_id: str | None) -> Listing:
 def backfill_show(session: Session, backfill_id: int) -> Record:
     """Show a backfill and its dates, in the order in which they run."""
     row = session.read(queries.get_backfill, backfill_id)
-    dates = [fields_of(date, DATE_COLUMNS) for date in session.read(queries.list_dates, backfill_id)]
-    return Record({**fields_of(row, COLUMNS), "conf": row.conf, "dates": dates}, sections={"dates": ()})
+    dates = [as_row(date) for date in session.pages(queries.list_dates, backfill_id)]
+    table = {**fields_of(row, (*COLUMNS, "conf")), "dates": dates}
+    return Record({**as_row(queries.backfill_info(row)), "dates": dates}, sections={"dates": ()}, table=table)
 
 
 @command("pause")
@@ -129,4 +130,4 @@ def backfill_cancel(session: Session, backfill_id: int) -> Done:
 
 
 def _done(row: BackfillProgress) -> Done:
-    return Done(f"Backfill {row.id} of the DAG {row.dag_id!r} is {row.state}.", fields_of(row, COLUMNS))
+    return Done(f"Backfill {row.id} of the DAG {row.dag_id!r} is {row.state}.", as_row(queries.backfill_info(row)))

@@ -61,7 +61,7 @@ _run_argument = click.argument("run_id", metavar="RUN", shell_complete=completes
 _task_argument = click.argument("task_id", metavar="TASK", shell_complete=completes("task"))
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
 wide_option = click.option(
-    "--wide", is_flag=True, help="Tables with all columns, not fitted to the terminal, and instants in full, in UTC."
+    "--wide", is_flag=True, help="Tables with more columns, not fitted to the terminal, and instants in full, in UTC."
 )
 index_option = click.option(
     "--map-index", type=click.IntRange(min=-1), default=-1, help="Which instance of a mapped task; -1 for other tasks."

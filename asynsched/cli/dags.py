@@ -25,7 +25,20 @@ from asynsched.cli.command import (
     yes_option,
 )
 from asynsched.cli.lookup import all_of, dag_of, known_dag_of, read_dag_folder, unparsed_files
-from asynsched.cli.output import FORMS, Done, Listing, Output, Record, Text, fields_of, note, printable, show, some_of
+from asynsched.cli.output import (
+    FORMS,
+    Done,
+    Listing,
+    Output,
+    Record,
+    Text,
+    as_row,
+    fields_of,
+    note,
+    printable,
+    show,
+    some_of,
+)
 from asynsched.cli.session import Session, actor
 from asynsched.errors import AsynschedError, DagError, NotFound, PlanNeeded, did_you_mean
 from asynsched.keys import DagRunKey
@@ -91,7 +104,7 @@ _all_option = click.option("--all", "of_all", is_flag=True, help="All DAGs.")
 def dags_list(session: Session, pattern: str | None, **options: Any) -> Listing:
     """List the DAGs. `next_run_at` is when the next scheduled run is due."""
     wanted = DagFilter(dag_id=Pattern(pattern), **options)
-    rows = [fields_of(dag, COLUMNS) for dag in session.pages(queries.list_dags, wanted)]
+    rows = session.pages(queries.list_dags, wanted)
     if not rows and wanted != DagFilter():
         return Listing(COLUMNS, rows, "No DAG is like that.")
     trouble = "" if rows else session.read(unparsed_files)
@@ -112,14 +125,14 @@ def dags_show(session: Session, output: Output, dag_id: str) -> Record | None:
     from asynsched.queries.dag_details import get_details
 
     details = session.read(get_details, dag_id)
-    fields = fields_of(details, (*COLUMNS, *DETAIL_FIELDS))
-    fields["params"] = {name: param.value for name, param in details.params.items()}
-    fields["tasks"] = [fields_of(task, TASK_FIELDS) for task in details.tasks]
-    fields["edges"] = [msgspec.structs.asdict(edge) for edge in details.edges]
+    table = fields_of(details, (*COLUMNS, *DETAIL_FIELDS))
+    table["params"] = {name: param.value for name, param in details.params.items()}
+    table["tasks"] = [fields_of(task, TASK_FIELDS) for task in details.tasks]
+    table["edges"] = [as_row(edge) for edge in details.edges]
     for pool in details.missing_pools:
         tasks = [task.task_id for task in details.tasks if task.pool == pool]
         note(f"There is no pool {pool!r}, so {some_of(tasks)} cannot start: `asynsched pools set {quote(pool)} SLOTS`")
-    return Record(fields, sections={"tasks": SPARE_TASK_FIELDS, "edges": ()})
+    return Record(as_row(details), sections={"tasks": SPARE_TASK_FIELDS, "edges": ()}, table=table)
 
 
 @command("versions", tables=True)
@@ -132,15 +145,14 @@ def dags_versions(session: Session, dag_id: str, limit: int) -> Listing:
     known_dag_of(session, dag_id)
     wanted = VersionFilter(frozenset({dag_id}))
     found = session.pages(list_versions, wanted, order_by=("-number",), at_most=limit)
-    return Listing(VERSION_COLUMNS, [fields_of(version, VERSION_COLUMNS) for version in found])
+    return Listing(VERSION_COLUMNS, found)
 
 
 @command("tags")
 def dags_tags(session: Session) -> Listing:
     """List the tags of the active DAGs."""
     found = session.pages(lambda conn, wanted, page: queries.list_tags(conn, wanted, None, page), ANY_TEXT)
-    rows = [{"tag": tag} for tag in found]
-    return Listing(("tag",), rows, nothing="No DAG has a tag.")
+    return Listing(("tag",), found, "No DAG has a tag.", derived={"tag": str})
 
 
 @command("source")
@@ -185,14 +197,13 @@ def dags_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
     """List the errors of DAG files, code that is probably a mistake, and files that parse differently each time."""
     found = session.read(all_import_errors, WITH_WARNINGS)
     shown = [error for error in found if warnings or not error.is_warning or error.kind in (DOUBTFUL, UNSTABLE)]
-    rows = [msgspec.structs.asdict(error) for error in shown]
     if n_left_out := len(found) - len(shown):
         note(f"Warnings that are not shown: {n_left_out}. `asynsched dags errors --warnings` shows them.")
     for parse in long_parses(session.home):
         note(parse.sentence)
     return Listing(
-        ERROR_COLUMNS, rows, "No DAG file has errors.", details=("traceback", "output", "is_warning"),
-        spare=("line", "kind"), texts=("traceback",) if traceback else (),
+        ERROR_COLUMNS, shown, "No DAG file has errors.", spare=("line", "kind"),
+        texts=("traceback",) if traceback else (),
     )  # fmt: skip
 
 
@@ -380,7 +391,6 @@ def dags_trigger(
     wait: bool,
 ) -> Done:
     """Create a run of a DAG, which starts at once or at --run-after. A paused DAG's run waits until it is unpaused."""
-    from asynsched.cli.runs import run_fields
     from asynsched.queries.run_edits import Trigger
 
     content = read_conf(conf)
@@ -407,10 +417,10 @@ def dags_trigger(
     if not (is_served := session.has_scheduler()):
         note("No scheduler is serving at the moment; the run waits for one.")
     if not wait:
-        return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(made))
+        return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", as_row(made))
     run = _wait(session, key, is_served=is_served)
     reason = f": {run.reason}" if run.reason and run.state != DagRunState.SUCCESS else "."
-    done = Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}{reason}", run_fields(run))
+    done = Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}{reason}", as_row(run))
     if run.state != DagRunState.SUCCESS:
         if output is Output.JSON:
             show(done, output)
@@ -508,8 +518,7 @@ def dags_next(session: Session, dag_id: str, n: int, now: str | None, last_run: 
         answer_of_timetable(session, schedule.file, dag_id, schedule.question(n), at) if schedule.is_asked else None
     )
     columns = PARTITION_COLUMNS if schedule.is_by_partitions else NEXT_COLUMNS
-    rows = [fields_of(run, columns) for run in schedule.next_runs(n, at, answer)]
-    return Listing(columns, rows, nothing=f"The DAG {dag_id!r} has no next run.")
+    return Listing(columns, schedule.next_runs(n, at, answer), nothing=f"The DAG {dag_id!r} has no next run.")
 
 
 def _read_last_run(text: str, zone: str) -> "DagRunInfo":

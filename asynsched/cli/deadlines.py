@@ -3,7 +3,7 @@
 import click
 
 from asynsched.cli.command import INSTANT_FORMS, command, completes, read_instant
-from asynsched.cli.output import Listing, fields_of
+from asynsched.cli.output import Listing
 from asynsched.cli.session import Session
 from asynsched.queries.deadlines import DeadlineFilter, DeadlineInfo, list_deadlines
 from asynsched.queries.paging import Range
@@ -43,5 +43,4 @@ def deadlines_list(
         ),
     )  # fmt: skip
     found = session.pages(list_deadlines, wanted, order_by=("-due_at",), at_most=limit)
-    rows = [fields_of(one, COLUMNS) for one in found]
-    return Listing(COLUMNS, rows, "There are no deadlines.", spare=("number",))
+    return Listing(COLUMNS, found, "There are no deadlines.", spare=("number",))

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-import msgspec
 
 from asynsched.cli.command import command, completes, index_option, task_arguments
 from asynsched.cli.output import Done, Listing, note
@@ -33,7 +32,7 @@ def tasks_awaiting(session: Session, dag_id: str | None) -> Listing:
     if dag_id is not None:
         session.read(get_dag, dag_id)
     wanted = QuestionFilter(equal={} if dag_id is None else {"dag_id": dag_id})
-    rows = [msgspec.structs.asdict(found) for found in session.pages(list_waiting, wanted, order_by=("created_at",))]
+    rows = session.pages(list_waiting, wanted, order_by=("created_at",))
     return Listing(COLUMNS, rows, "No task waits for an answer.", usual=USUAL_COLUMNS, spare=SPARE_COLUMNS)
 
 

@@ -5,7 +5,7 @@ escapes, as JSON does anyway.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -36,9 +36,10 @@ class Listing(NamedTuple):
     """Several things of one kind.
 
     Attributes:
-        columns: The fields in a wide table and in JSON.
+        columns: The fields in a wide table.
+        rows: Structs, or their fields by name. JSON has each whole, as the REST API has it.
         nothing: Printed on standard error instead of an empty table.
-        details: More fields, for JSON only.
+        derived: Columns that are no fields, and how each is made from a row.
         usual: The columns of a table that is not wide; empty for all.
         spare: Columns that a narrow terminal leaves out, the least useful first.
         texts: Fields of many lines, shown in full below a table.
@@ -46,13 +47,19 @@ class Listing(NamedTuple):
     """
 
     columns: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[Any]
     nothing: str = "Nothing found."
-    details: Sequence[str] = ()
+    derived: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})
     usual: Sequence[str] = ()
     spare: Sequence[str] = ()
     texts: Sequence[str] = ()
     cut: Sequence[str] = ()
+
+    def cells(self) -> list[Row]:
+        """Return the values of each row by their columns."""
+        return [
+            {**as_row(row), **{name: derive(row) for name, derive in self.derived.items()}} for row in self.rows
+        ]  # fmt: skip
 
 
 class Record(NamedTuple):
@@ -60,10 +67,12 @@ class Record(NamedTuple):
 
     Attributes:
         sections: The fields that are lists of rows, shown as tables below, each with its spare columns.
+        table: What is shown in a table in place of the fields; None: they are.
     """
 
     fields: Row
     sections: Mapping[str, Sequence[str]] = MappingProxyType({})
+    table: Row | None = None
 
 
 class Done(NamedTuple):
@@ -95,6 +104,13 @@ def printable(text: str, *, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def as_row(row: object) -> Row:
+    """Return the fields of a struct by their names; a mapping as it is."""
+    if isinstance(row, msgspec.Struct):
+        return fields_of(row, row.__struct_fields__)
+    return row if isinstance(row, Mapping) else {}
 
 
 def fields_of(row: object, names: Iterable[str]) -> dict[str, Any]:
@@ -163,7 +179,7 @@ def show(answer: Answer, output: Output, *, wide: bool = False) -> None:
 def as_json(answer: Answer) -> str:
     """Return the JSON of an answer: a list of objects for a listing, one object otherwise. Instants are ISO 8601."""
     if isinstance(answer, Listing):
-        value: Any = [{name: row.get(name) for name in (*answer.columns, *answer.details)} for row in answer.rows]
+        value: Any = list(answer.rows)
     else:
         value = dict(answer.fields)
     encoded = msgspec.json.encode(value, enc_hook=str)

@@ -3,7 +3,7 @@
 import subprocess
 
 from asynsched.cli.command import command, fail
-from asynsched.cli.output import Listing, fields_of
+from asynsched.cli.output import Listing
 from asynsched.cli.session import Session
 from asynsched.foreground.plugin_process import has_any, longest_loading, process_of_plugins, read_plugins
 from asynsched.foreground.plugins import PluginRow
@@ -28,4 +28,4 @@ def plugins_list(session: Session) -> Listing:
         if done.returncode or rows is None:
             fail(f"The plugins have ended the process that loads them: {done.stderr.decode(errors='replace').strip()}")
     nothing = f"There are no plugins or policies. Looked in {session.settings.plugins_path}, and in installed packages."
-    return Listing(COLUMNS, [fields_of(row, COLUMNS) for row in rows or ()], nothing)
+    return Listing(COLUMNS, rows or (), nothing)

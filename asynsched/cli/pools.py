@@ -6,7 +6,7 @@ import click
 from sqlalchemy import Connection
 
 from asynsched.cli.command import command
-from asynsched.cli.output import Done, Listing, count, fields_of
+from asynsched.cli.output import Done, Listing, as_row, count
 from asynsched.cli.session import Session
 from asynsched.errors import NotFound
 from asynsched.queries import pools
@@ -22,7 +22,7 @@ COLUMNS = (
 @command("list", tables=True)
 def pools_list(session: Session) -> Listing:
     """List the pools and their occupied slots."""
-    rows = [fields_of(pool, COLUMNS) for pool in session.pages(pools.list_pools, ANY_TEXT)]
+    rows = session.pages(pools.list_pools, ANY_TEXT)
     return Listing(COLUMNS, rows, spare=("description", "include_deferred", "deferred_slots"))
 
 
@@ -38,9 +38,9 @@ def pools_set(session: Session, name: str, slots: int, description: str | None, 
     """
     session.make()
     options = {"description": description, "include_deferred": include_deferred}
-    session.act(_set, name, slots, {key: value for key, value in options.items() if value is not None})
+    pool = session.act(_set, name, slots, {key: value for key, value in options.items() if value is not None})
     has = "no limit" if slots < 0 else count(slots, "slot")
-    return Done(f"Pool {name!r} has {has}.", {"name": name, "slots": slots})
+    return Done(f"Pool {name!r} has {has}.", as_row(pool))
 
 
 def _set(conn: Connection, name: str, slots: int, given: dict[str, Any]) -> Act[pools.PoolInfo]:

@@ -25,7 +25,7 @@ from asynsched.airflow import version
 from asynsched.airflow.finder import serve_airflow
 from asynsched.authoring.providers import PREFIX, installed_providers
 from asynsched.cli.command import command, fail
-from asynsched.cli.output import Done, Listing, are, note
+from asynsched.cli.output import Done, Listing, are, as_row, note
 from asynsched.cli.session import Session
 
 AIRFLOW = {
@@ -58,8 +58,12 @@ def providers_list(_session: Session) -> Listing:
     `--wide` also shows their hooks, notifiers, extra links and secrets backends.
     """
     serve_airflow("ours")
+    from asynsched.queries.plugins import list_providers  # loads anyio
+
+    described = {one.package_name: one for one in list_providers()}
     rows = [
         {
+            **as_row(described.get(provider.distribution, {})),
             "provider": provider.distribution.removeprefix(PREFIX),
             "version": provider.version,
             "connection_types": sorted(provider.connection_types),

@@ -17,12 +17,12 @@ from asynsched.cli.command import (
     try_option,
     yes_option,
 )
-from asynsched.cli.output import Done, Listing, Record, count, fields_of, note
+from asynsched.cli.output import Done, Listing, Record, as_row, count, fields_of, note
 from asynsched.cli.session import Session, actor
 from asynsched.keys import DagRunKey, instance_name
 from asynsched.queries.dags import get_dag
 from asynsched.queries.paging import Range
-from asynsched.queries.runs import RunFilter, RunInfo, list_callbacks, list_runs, run_named
+from asynsched.queries.runs import RunFilter, list_callbacks, list_runs, run_named
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.runs import requests
 
@@ -32,9 +32,14 @@ COLUMNS = (
 )  # fmt: skip
 USUAL_COLUMNS = ("dag_id", "run_id", "state", "reason", "duration_seconds", "logical_date", "started_at", "ended_at")
 SPARE_COLUMNS = ("ended_at", "logical_date", "started_at", "duration_seconds", "reason")
-CALLBACK_COLUMNS = ("event", "task_id", "map_index", "try_number", "state", "attempts")
-EVENT_COLUMNS = ("name", "created_at", "extra", "source_dag_id", "source_run_id", "source_task_id", "source_map_index")
-DEADLINE_COLUMNS = ("name", "due_at", "state")
+SECTIONS = {
+    "asset_events": (
+        "name", "created_at", "extra", "source_dag_id", "source_run_id", "source_task_id", "source_map_index",
+    ),
+    "callbacks": ("event", "task_id", "map_index", "try_number", "state", "attempts"),
+    "deadlines": ("name", "due_at", "state"),
+}  # fmt: skip
+"""The columns of the tables below a run."""
 TASK_COLUMNS = (
     "task_id", "map_index", "rendered_map_index", "state", "reason", "try_number", "scheduled_at", "queued_at",
     "started_at", "ended_at", "duration_seconds", "pool", "priority_weight", "note",
@@ -92,12 +97,11 @@ def carry_out(
     if dry_run or not yes:
         rows = session.read(preview, key, request, now=session.now())
         if dry_run:
-            changed = [fields_of(row, CHANGED_COLUMNS) for row in rows]
-            return Listing(CHANGED_COLUMNS, changed, nothing="That would change no task instance.")
+            return Listing(CHANGED_COLUMNS, rows, nothing="That would change no task instance.")
         about = (f"  {instance_name(row.task_id, row.map_index)} ({row.state or 'no state'})" for row in rows)
         confirm(wording.question.format(run=key.run_id, n=count(len(rows), "task instance")), about)
     taken = session.act(edit_run, key, request, actor(), session.now())
-    fields = {**key._asdict(), "tasks": [fields_of(row, CHANGED_COLUMNS) for row in taken.instances]}
+    fields = {**key._asdict(), "tasks": taken.instances}
     if taken.request_id is not None and (obstacle := _wait(session, key, taken.request_id)):
         return Done(f"The request is stored, and not done yet: {obstacle}", fields | {"done": False})
     n = count(len(taken.instances), "task instance")
@@ -153,10 +157,9 @@ def runs_list(
     runs = session.pages(list_runs, wanted, order_by=("-run_after",), at_most=limit)
     if dag_id is not None and not runs:
         session.read(get_dag, dag_id, active=False)  # raises if there is no such DAG, and suggests near names
-    rows = [run_fields(run) for run in runs]
     nothing = f"There are no runs in {session.place}."
     usual = USUAL_COLUMNS if dag_id is None else USUAL_COLUMNS[1:]
-    return Listing(COLUMNS, rows, nothing, usual=usual, spare=SPARE_COLUMNS, cut=("reason",))
+    return Listing(COLUMNS, runs, nothing, usual=usual, spare=SPARE_COLUMNS, cut=("reason",))
 
 
 @command("show", tables=True)
@@ -167,20 +170,15 @@ def runs_show(session: Session, dag_id: str, run_id: str) -> Record:
     from asynsched.queries.deadlines import DeadlineFilter, list_deadlines
 
     run = session.read(run_named, dag_id, run_id)
-    events = session.pages(list_events, EventFilter(consumed_by=run.key), order_by=("created_at",))
     of_run = DeadlineFilter(dag_id=dag_id, run_id=run.run_id)
-    deadlines = session.pages(list_deadlines, of_run, order_by=("number",))
-    sections = {
-        "asset_events": [fields_of(event, EVENT_COLUMNS) for event in events],
-        "callbacks": [fields_of(callback, CALLBACK_COLUMNS) for callback in session.read(list_callbacks, run.key)],
-        "deadlines": [fields_of(deadline, DEADLINE_COLUMNS) for deadline in deadlines],
+    found: dict[str, list[Any]] = {
+        "asset_events": session.pages(list_events, EventFilter(consumed_by=run.key), order_by=("created_at",)),
+        "callbacks": session.pages(list_callbacks, run.key),
+        "deadlines": session.pages(list_deadlines, of_run, order_by=("number",)),
     }
-    return Record({**run_fields(run), "conf": run.conf, **sections}, sections=dict.fromkeys(sections, ()))
-
-
-def run_fields(run: RunInfo) -> dict[str, Any]:
-    """Return the fields of a run that are shown."""
-    return fields_of(run, COLUMNS)
+    shown = {name: [fields_of(row, SECTIONS[name]) for row in rows] for name, rows in found.items()}
+    table = {**fields_of(run, (*COLUMNS, "conf")), **shown}
+    return Record({**as_row(run), **found}, sections=dict.fromkeys(found, ()), table=table)
 
 
 @command("clear")
@@ -297,11 +295,10 @@ def tasks_list(session: Session, dag_id: str, run_id: str, all_tries: bool) -> L
         return Listing(TRY_COLUMNS, tries, nothing="The run has no tries yet.", spare=("map_index", "queued_at"))
     wanted = TaskInstanceFilter(RunFilter(dag_ids=(run.dag_id,), run_ids=(run.run_id,)))
     found = session.pages(list_task_instances, wanted, order_by=("began_at",))
-    rows = [fields_of(info, TASK_COLUMNS) for info in found]
-    unused = (name for name, none in UNMAPPED.items() if all(row[name] == none for row in rows))
+    unused = (name for name, none in UNMAPPED.items() if all(getattr(info, name) == none for info in found))
     spare = (*unused, "try_number", "duration_seconds", "reason")
     nothing = "The run has no task instances yet."
-    return Listing(TASK_COLUMNS, rows, nothing, usual=USUAL_TASK_COLUMNS, spare=spare, cut=("reason",))
+    return Listing(TASK_COLUMNS, found, nothing, usual=USUAL_TASK_COLUMNS, spare=spare, cut=("reason",))
 
 
 @command("clear")
@@ -418,5 +415,6 @@ def tasks_links(session: Session, dag_id: str, run_id: str, task_id: str | None)
     from asynsched.queries.xcoms import list_links_of_run
 
     run = session.read(run_named, dag_id, run_id)
-    rows = [fields_of(link, LINK_COLUMNS) for link in session.read(list_links_of_run, run, task_id)]
-    return Listing(LINK_COLUMNS, rows, nothing="No task of the run has an extra link.")
+    return Listing(
+        LINK_COLUMNS, session.read(list_links_of_run, run, task_id), nothing="No task of the run has an extra link."
+    )

@@ -1,7 +1,5 @@
 """`asynsched schedulers list`."""
 
-import msgspec
-
 from asynsched.cli.command import command
 from asynsched.cli.output import Listing
 from asynsched.cli.session import Session
@@ -20,7 +18,6 @@ def schedulers_list(session: Session) -> Listing:
     scheduler lets running tasks end, and begins nothing; a `gone` one was killed, its lease has not lapsed yet, and the
     next scheduler of its home takes over its runs at once. Schedulers that have stopped are not listed.
     """
-    found = with_states(session.read(unended), session.now())
-    rows = [msgspec.structs.asdict(one) for one in found]
+    rows = with_states(session.read(unended), session.now())
     nothing = "No scheduler serves this database."
     return Listing(COLUMNS, rows, nothing, usual=USUAL_COLUMNS, spare=("started_at", "pid", "hostname"))

@@ -6,7 +6,7 @@ writes JSON, `import` also reads YAML and lines of `name=value`, and `-` is stan
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,10 +42,10 @@ file_argument = click.argument("file")
 def variables_list(session: Session) -> Listing:
     """List the variables. Secrets are hidden, long values left out; without the encryption key, all values are."""
     try:
-        rows = [fields_of(row, VARIABLE_COLUMNS) for row in session.pages(queries.list_variables, ANY_TEXT)]
+        rows: Sequence[Any] = session.pages(queries.list_variables, ANY_TEXT)
     except SecretsUnreadable as exc:
         note(f"Warning: no value can be read. {exc}")
-        rows = [{"key": key, "description": text} for key, text in session.read(store.variable_names)]
+        rows = [{"key": key, "value": None, "description": text} for key, text in session.read(store.variable_names)]
     return Listing(VARIABLE_COLUMNS, rows, nothing="There are no variables.")
 
 
@@ -117,11 +117,12 @@ def value_and_description(value: Any) -> tuple[str, str]:
 def connections_list(session: Session) -> Listing:
     """List the connections. Passwords are hidden, and without the key there are only names and types."""
     try:
-        rows = [fields_of(row, CONNECTION_COLUMNS) for row in session.pages(queries.list_connections, ANY_TEXT)]
+        rows: Sequence[Any] = session.pages(queries.list_connections, ANY_TEXT)
     except SecretsUnreadable as exc:
         note(f"Warning: of the connections, only these fields can be read. {exc}")
         found = session.read(store.connection_names)
-        rows = [dict(zip(("conn_id", "conn_type", "description"), names, strict=True)) for names in found]
+        nameless = dict.fromkeys(CONNECTION_COLUMNS)
+        rows = [nameless | dict(zip(("conn_id", "conn_type", "description"), names, strict=True)) for names in found]
     nothing = "There are no connections."
     return Listing(CONNECTION_COLUMNS, rows, nothing, usual=USUAL_CONNECTION_COLUMNS, spare=("description",))
 

@@ -42,17 +42,19 @@ def show_tables(answer: Listing | Record, *, wide: bool = False) -> None:
     """Write a listing, or a record with its sections below; `wide`: all columns and instants in full."""
     show = _show_whole if wide or not sys.stdout.isatty() else _show_fitted
     if isinstance(answer, Listing):
-        if answer.rows:
-            show((not wide and answer.usual) or answer.columns, answer.rows, answer.spare, answer.cut)
+        rows = answer.cells()
+        if rows:
+            show((not wide and answer.usual) or answer.columns, rows, answer.spare, answer.cut)
         else:
             note(answer.nothing)
-        for row in answer.rows:
+        for row in rows:
             _show_texts(str(row.get(answer.columns[0])), row, answer.texts)
         return
-    fields = {name: value for name, value in answer.fields.items() if name not in answer.sections}
+    shown = answer.fields if answer.table is None else answer.table
+    fields = {name: value for name, value in shown.items() if name not in answer.sections}
     show(("field", "value"), [{"field": name, "value": value} for name, value in fields.items()])
     for name, spare in answer.sections.items():
-        if rows := answer.fields[name]:
+        if rows := shown[name]:
             sys.stdout.write(f"\n{name}\n")
             sys.stdout.flush()
             show(tuple(rows[0]), rows, spare)

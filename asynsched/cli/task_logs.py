@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import click
 
 from asynsched.cli.command import command, fail, index_option, run_arguments, task_arguments, try_option
-from asynsched.cli.output import Output, Record, fields_of, note, printable
+from asynsched.cli.output import Listing, Output, Record, fields_of, note, printable
 from asynsched.cli.session import Session
 from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey, instance_name
-from asynsched.queries.log_lines import start_of_line, start_of_tail
+from asynsched.queries.log_lines import MOST_FOUND, FoundLine, find_lines, start_of_line, start_of_tail
 from asynsched.queries.log_sources import LogSource, opened_log
 from asynsched.queries.runs import CallbackInfo, RunInfo, get_run, list_callbacks, run_named
 from asynsched.queries.task_instances import (
@@ -54,6 +54,7 @@ BLOCK_BYTES = 1024**2
 @index_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until the try has ended.")
 @click.option("-n", "--tail", metavar="N", type=click.IntRange(min=1), help="Only the last N lines of the try.")
+@click.option("--find", metavar="TEXT", help=f"Only lines with this text, in either case: the first {MOST_FOUND}.")
 @click.option(
     "--lines", metavar="FIRST[:LAST]", callback=lambda _, __, text: read_span(text), help="Only these lines, from 1."
 )
@@ -67,12 +68,15 @@ def tasks_logs(
     try_number: int | None,
     follow: bool,
     tail: int | None,
+    find: str | None,
     lines: "Span | None",
-) -> Record | None:
+) -> Record | Listing | None:
     """Show the log of a task's try, then those of its callbacks. Control characters are shown as escapes.
 
-    With --tail or --lines the logs of callbacks are left out.
+    With --tail, --find or --lines the logs of callbacks are left out.
     """
+    if find is not None and (tail or follow or lines):
+        raise click.UsageError("--find searches a whole log: leave out --tail, --lines and --follow.")
     if lines is not None and (tail or follow):
         raise click.UsageError("--lines names a fixed part: leave out --tail and --follow.")
     if follow and output is Output.JSON:
@@ -85,13 +89,15 @@ def tasks_logs(
         return None
     number = try_number or number_of_newest_try(session.home, task)
     path = log_path(key, number)
-    requests = session.read(list_callbacks, run.key)
+    requests = session.pages(list_callbacks, run.key)
     its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
-    is_part = tail is not None or lines is not None
+    is_part = tail is not None or lines is not None or find is not None
     callbacks = [] if is_part else _callback_logs(session, key, its)
     with opened_log(session.home, session.settings, path) as log:
         if log is None and not callbacks:
             fail(_explain_absence(session, run, task, try_number))
+        if find is not None:
+            return _found(log, find, output)
         if output is Output.JSON:
             text = _text(log, tail, lines) or ""
             return Record({**key._asdict(), "try_number": number, "log": text, "callbacks": _as_fields(callbacks)})
@@ -99,6 +105,18 @@ def tasks_logs(
     _write_callback_logs(callbacks)
     if number > task.try_number and was_interrupted(task.state, task.reason):
         note(f"{task.reason[0].upper()}{task.reason[1:]}.")
+    return None
+
+
+def _found(log: LogSource | None, text: str, output: Output) -> Listing | None:
+    """Write the lines of a log that have a text; return them for JSON."""
+    found = [] if log is None else find_lines(log, text)
+    if output is Output.JSON:
+        return Listing(FoundLine.__struct_fields__, found)
+    for line in found:
+        sys.stdout.write(printable(f"{line.text}\n", keep="\n\t"))
+    if not found:
+        note(f"No line of the log has the text {text!r}.")
     return None
 
 
@@ -177,7 +195,7 @@ class TryLogs(NamedTuple):
 def _parts(session: Session, run: RunInfo) -> Iterator[TryLogs]:
     """Yield the tries of a run in the order in which they began, and last the run itself, with their callbacks."""
     requests: dict[tuple[str, int, int], list[CallbackInfo]] = defaultdict(list)
-    for item in session.read(list_callbacks, run.key):
+    for item in session.pages(list_callbacks, run.key):
         # The run's own callbacks belong to no try: their numbers tell its deadlines apart.
         requests[item.task_id, item.map_index, item.try_number if item.task_id else 0].append(item)
     tries = sorted(session.read(list_tries_of_run, run.key), key=lambda one: (one.started_at is None, one.started_at))

@@ -49,7 +49,7 @@ def users_create(session: Session, name: str, roles: tuple[str, ...], password_s
 @command("list", tables=True)
 def users_list(session: Session) -> Listing:
     """List the users and their roles."""
-    rows = [msgspec.structs.asdict(one) for one in session.pages(queries.list_users, ANY_TEXT)]
+    rows = session.pages(queries.list_users, ANY_TEXT)
     return Listing(queries.UserInfo.__struct_fields__, rows, nothing="There are no users: `asynsched users create`.")
 
 
@@ -106,7 +106,8 @@ def users_delete(session: Session, name: str, yes: bool) -> Done:
 @user_option
 def users_sessions(session: Session, user: str | None) -> Listing:
     """List the browsers that are signed in."""
-    rows = [msgspec.structs.asdict(one) for one in session.read(queries.list_sessions, user, now=session.now())]
+    wanted = queries.TokenFilter(now=session.now(), owner=user)
+    rows = session.pages(queries.list_sessions, wanted)
     return Listing(("id", "owner", "created_at", "expires_at"), rows, nothing="Nobody is signed in.")
 
 
@@ -162,8 +163,8 @@ def tokens_list(session: Session, user: str | None, mine: bool) -> Listing:
     """List the tokens of programs, without their secrets."""
     if mine and user is not None:
         raise click.BadParameter("leave it out, or --user", param_hint="--mine")
-    user = actor() if mine else user
-    rows = [msgspec.structs.asdict(one) for one in session.read(queries.list_tokens, user, now=session.now())]
+    wanted = queries.TokenFilter(now=session.now(), owner=actor() if mine else user)
+    rows = session.pages(queries.list_tokens, wanted)
     return Listing(queries.TokenInfo.__struct_fields__, rows, nothing="There are no tokens.", spare=("created_at",))
 
 

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from asynsched.cli.command import command, index_option, task_arguments
-from asynsched.cli.output import Done, Listing, fields_of, note
+from asynsched.cli.output import Done, Listing, as_row, note
 from asynsched.cli.secrets import STANDARD_STREAM
 from asynsched.cli.session import Session
 from asynsched.keys import TaskInstanceKey
@@ -26,7 +26,7 @@ def tasks_xcom(session: Session, dag_id: str, run_id: str, task_id: str, map_ind
     found = session.read(readable_xcoms, task.key)
     if hidden := [one.info.key for one in found if not one.is_shown]:
         note(f"Values of more than {LARGEST_VALUE} bytes, which are not shown: {', '.join(hidden)}.")
-    rows = [{"key": one.info.key, "value": one.value, "created_at": one.info.created_at} for one in found]
+    rows = [{**as_row(one.info), "value": one.value} for one in found]
     return Listing(COLUMNS, rows, nothing="The task has pushed nothing.")
 
 
@@ -46,7 +46,7 @@ def tasks_set_xcom(
     run = session.read(run_named, dag_id, run_id)
     task = TaskInstanceKey(run.dag_id, run.run_id, task_id, map_index)
     info = session.act(put_xcom, task, key, content, now=session.now())
-    return Done(f"The XCom {key!r} of the task {task_id!r} is set.", fields_of(info, ("key", "size", "created_at")))
+    return Done(f"The XCom {key!r} of the task {task_id!r} is set.", as_row(info))
 
 
 @command("delete-xcom")

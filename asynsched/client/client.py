@@ -1,13 +1,13 @@
 """`Client`: every question and action, of a scheduler in this process or of one elsewhere, by the same methods."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 import anyio
 from anyio import to_thread
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from asynsched.client.operation import Instant, Right, Several, operation
 from asynsched.errors import AsynschedError, NotFound, StoreUnavailable
@@ -37,7 +37,7 @@ from asynsched.queries import (
     users,
     xcoms,
 )
-from asynsched.queries.assets import AssetFilter, AssetInfo, EventFilter, EventInfo, QueuedInfo
+from asynsched.queries.assets import AssetFilter, AssetInfo, EventFilter, EventInfo, QueuedFilter, QueuedInfo
 from asynsched.queries.audit import AuditFilter
 from asynsched.queries.backfills import BackfillDateInfo, BackfillFilter, BackfillInfo, backfill_info
 from asynsched.queries.dag_details import DagDetails, read_details
@@ -48,6 +48,7 @@ from asynsched.queries.events import Change, Missed, NoEvents
 from asynsched.queries.hitl import QuestionFilter, WaitingQuestion
 from asynsched.queries.import_errors import ImportErrorFilter, ImportErrorInfo
 from asynsched.queries.late import Late, list_late
+from asynsched.queries.log_lines import FoundLine
 from asynsched.queries.paging import USUAL_ROWS, BadRequest, Limit, Page, Paging, Pattern, Range
 from asynsched.queries.place import Act, Place
 from asynsched.queries.plugins import ProviderInfo
@@ -63,7 +64,6 @@ from asynsched.queries.task_actions import Mark
 from asynsched.queries.task_instances import TaskInstanceFilter, TaskInstanceInfo, TriesInfo, fields_of_try
 from asynsched.queries.try_logs import (
     MOST_BYTES,
-    FoundLine,
     LogPart,
     find_in_log,
     newest_try,
@@ -72,17 +72,18 @@ from asynsched.queries.try_logs import (
     read_tail,
 )
 from asynsched.queries.upcoming import MOST_UPCOMING, UpcomingRun, upcoming
-from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenInfo, UserInfo
+from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenFilter, TokenInfo, UserInfo
 from asynsched.queries.why import why
 from asynsched.queries.xcoms import XComFilter, XComInfo, XComValue
 from asynsched.scheduling.creation.backfills import BackfillPlan
 from asynsched.scheduling.evaluation.decisions import IGNORABLE
+from asynsched.scheduling.requests.run_requests import ChangedTask
 from asynsched.simulation.own_process import LONGEST_SECONDS
 from asynsched.simulation.summary import Simulated
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.runs.backfills import Reprocess
 from asynsched.store.runs.requests import ClearTasks, ForceTask, MarkedTaskState, MarkTasks
-from asynsched.store.schema import AuditRow, TaskInstanceRow
+from asynsched.store.schema import AuditRow
 
 if TYPE_CHECKING:
     import httpx
@@ -92,21 +93,26 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 DeadlineState = Literal["pending", "met", "missed"]
+RunStateName = Literal["queued", "running", "success", "failed"]
+TaskStateName = Literal[
+    "removed", "scheduled", "queued", "running", "success", "restarting", "failed", "up_for_retry",
+    "up_for_reschedule", "upstream_failed", "skipped", "deferred", "awaiting_input",
+]  # fmt: skip
+RunTypeName = Literal[
+    "manual", "scheduled", "backfill", "asset_triggered", "operator_triggered", "asset_materialization"
+]
+if TYPE_CHECKING:  # msgspec takes a name for a member anyway, and no union of both
+    RunState = DagRunState | RunStateName
+    TaskState = TaskInstanceState | TaskStateName
+    RunType = DagRunType | RunTypeName
+else:
+    RunState, TaskState, RunType = DagRunState, TaskInstanceState, DagRunType
 Slots = Annotated[int, Meta(ge=-1)]
 OrderBy = Several[str]
 NEWEST_FIRST = ("-run_after",)
 LONGEST_WAIT_SECONDS = 50.0
 """Of one request: proxies close connections that are silent for a minute."""
 RETRY_PAUSE = timedelta(seconds=1)
-
-
-class ChangedTask(Struct, frozen=True):
-    """A task instance that an action has changed, or would change, as it was before."""
-
-    task_id: str
-    map_index: int
-    state: str | None
-    try_number: int
 
 
 class Client:
@@ -314,8 +320,8 @@ class Client:
         self,
         dag_id: str | None = None,
         *,
-        state: Several[DagRunState] = (),
-        run_type: Several[DagRunType] = (),
+        state: Several[RunState] = (),
+        run_type: Several[RunType] = (),
         since: Instant | None = None,
         until: Instant | None = None,
         limit: Limit = USUAL_ROWS,
@@ -372,7 +378,7 @@ class Client:
         """Return whether it is likely that the same request is answered later."""
         return isinstance(error, StoreUnavailable) or (self.remote is not None and self.remote.is_away(error))
 
-    @operation("GET /dags/{dag_id}/runs/{run_id}/results")
+    @operation("GET /dags/{dag_id}/runs/{run_id}/results", is_large=True)
     async def get_results(self, run: AnyRun) -> dict[str, Any]:
         """Return the results of a run by task_id: return values that its DAG names as such; a list for a mapped task.
 
@@ -396,7 +402,7 @@ class Client:
         return await self.get_run(run)
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/clear", right="operate",
+        "POST /dags/{dag_id}/runs/{run_id}/clear", right="operate", is_large=True,
         arguments={"task_ids": ["load"], "downstream": True},
         answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
     )  # fmt: skip
@@ -431,15 +437,16 @@ class Client:
         )  # fmt: skip
         if dry_run:
             now = self._place.clock.now()
-            return _changed(await self._ask(run_actions.preview_clear, run_key(run), request, now=now))
-        done = await run_actions.clear_tasks(self._place, self._actor, run_key(run), Clear(request=request))
-        return _changed(done.instances)
+            return await self._ask(run_actions.preview_clear, run_key(run), request, now=now)
+        return (await run_actions.clear_tasks(self._place, self._actor, run_key(run), Clear(request=request))).instances
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/callbacks")
-    async def list_callbacks(self, run: AnyRun) -> tuple[CallbackInfo, ...]:
-        """List the callbacks of a run and of its tasks."""
+    async def list_callbacks(
+        self, run: AnyRun, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[CallbackInfo]:
+        """List the callbacks of a run and of its tasks, in the order in which they were requested."""
         await self.get_run(run)
-        return await self._ask(runs.list_callbacks, run_key(run))
+        return await self._ask(runs.list_callbacks, run_key(run), Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("PUT /dags/{dag_id}/runs/{run_id}/note", right="operate", arguments={"text": "The file came late."})
     async def note_run(self, run: AnyRun, text: str) -> RunInfo:
@@ -461,7 +468,7 @@ class Client:
         run_id: str | None = None,
         *,
         task_id: str | None = None,
-        state: Several[TaskInstanceState] = (),
+        state: Several[TaskState] = (),
         limit: Limit = USUAL_ROWS,
         after: str | None = None,
         order_by: OrderBy = (),
@@ -518,7 +525,7 @@ class Client:
         return await self.get_task(task)
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/tasks/mark", right="operate",
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/mark", right="operate", is_large=True,
         arguments={"task_ids": ["load"], "state": "success"},
         answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
     )  # fmt: skip
@@ -546,10 +553,8 @@ class Client:
         request = MarkTasks(tuple(task_ids), state, upstream=upstream, downstream=downstream, map_index=map_index)
         if dry_run:
             now = self._place.clock.now()
-            return _changed(await self._ask(run_actions.preview, run_key(run), request, now=now))
-        return _changed(
-            (await task_actions.mark_tasks(self._place, self._actor, run_key(run), Mark(request))).instances
-        )
+            return await self._ask(run_actions.preview, run_key(run), request, now=now)
+        return (await task_actions.mark_tasks(self._place, self._actor, run_key(run), Mark(request))).instances
 
     @operation(
         "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/force", right="operate",
@@ -640,7 +645,9 @@ class Client:
             self._place, task_key(task), await self._try(task, try_number), start=start, n_bytes=n_bytes
         )
 
-    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/lines", arguments={"text": "error"})
+    @operation(
+        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/lines", is_large=True, arguments={"text": "error"}
+    )
     async def find_in_log(
         self, task: AnyTask, text: str, *, try_number: Annotated[int, Meta(ge=1)] | None = None
     ) -> tuple[FoundLine, ...]:
@@ -710,7 +717,7 @@ class Client:
         )  # fmt: skip
         return await self._ask(xcoms.list_xcoms, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}")
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", is_large=True)
     async def get_xcom(self, task: AnyTask, key: str = "return_value") -> XComValue:
         """Return an XCom with its value, as it travels between tasks."""
         return await xcoms.get_xcom(self._place, task_key(task), key)
@@ -836,11 +843,20 @@ class Client:
             raise NotFound("backfill", str(backfill_id), where=f"the DAG {dag_id!r}")
         return backfill_info(found)
 
-    @operation("GET /dags/{dag_id}/backfills/{backfill_id}/dates", is_large=True)
-    async def list_backfill_dates(self, dag_id: str, backfill_id: int) -> tuple[BackfillDateInfo, ...]:
-        """List the dates of a backfill with their runs, in the order in which they run: 10,000 at most."""
+    @operation("GET /dags/{dag_id}/backfills/{backfill_id}/dates")
+    async def list_backfill_dates(
+        self,
+        dag_id: str,
+        backfill_id: int,
+        *,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = (),
+    ) -> Page[BackfillDateInfo]:
+        """List the dates of a backfill with their runs, in the order in which they run."""
         await self.get_backfill(dag_id, backfill_id)
-        return await self._ask(backfills.list_dates, backfill_id)
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        return await self._ask(backfills.list_dates, backfill_id, paging)
 
     @operation("POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate", arguments={"paused": True})
     async def pause_backfill(self, dag_id: str, backfill_id: int, *, paused: bool = True) -> BackfillInfo:
@@ -919,17 +935,22 @@ class Client:
 
     @operation("GET /assets/queued", arguments={"dag_id": "etl"})
     async def list_queued_events(
-        self, dag_id: str | None = None, asset_id: int | None = None, *, before: Instant | None = None
-    ) -> tuple[QueuedInfo, ...]:
-        """List the assets whose events wait for a run of a DAG, or of any, which also waits for others: 1,000 at most.
+        self,
+        dag_id: str | None = None,
+        asset_id: int | None = None,
+        *,
+        before: Instant | None = None,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = (),
+    ) -> Page[QueuedInfo]:
+        """List the assets whose events wait for a run of a DAG, or of any, which also waits for others.
 
         Args:
             before: Only events before that instant.
         """
-        found = await self._ask(
-            assets.list_queued, dag_id=dag_id, asset_id=asset_id, before=before, seen_dags=self._dag_ids
-        )
-        return tuple(found)
+        wanted = QueuedFilter(dag_id=dag_id, asset_id=asset_id, before=before, seen_dags=self._dag_ids)
+        return await self._ask(assets.list_queued, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /dags/{dag_id}/assets/queued", right="operate", arguments={"asset_id": 7})
     async def delete_queued_events(
@@ -1194,9 +1215,12 @@ class Client:
         await self._act(users.set_password, name, password=hashed)
 
     @operation("GET /users/{name:path}/sessions", right="administer")
-    async def list_user_sessions(self, name: str) -> tuple[TokenInfo, ...]:
+    async def list_user_sessions(
+        self, name: str, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[TokenInfo]:
         """List the browsers in which a user is signed in."""
-        return tuple(await self._ask(users.list_sessions, name, now=self._place.clock.now()))
+        wanted = TokenFilter(now=self._place.clock.now(), owner=name)
+        return await self._ask(users.list_sessions, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /users/{name:path}/sessions/{session_id}", right="administer", status=204)
     async def end_user_session(self, name: str, session_id: int) -> None:
@@ -1204,9 +1228,12 @@ class Client:
         await self._act(users.end_session, session_id, name)
 
     @operation("GET /users/{name:path}/tokens", right="administer")
-    async def list_user_tokens(self, name: str) -> tuple[TokenInfo, ...]:
+    async def list_user_tokens(
+        self, name: str, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[TokenInfo]:
         """List a user's tokens for programs that have not expired, without their secrets."""
-        return tuple(await self._ask(users.list_tokens, name, now=self._place.clock.now()))
+        wanted = TokenFilter(now=self._place.clock.now(), owner=name)
+        return await self._ask(users.list_tokens, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /users/{name:path}/tokens/{token_id}", right="administer", status=204)
     async def end_user_token(self, name: str, token_id: int) -> None:
@@ -1214,9 +1241,12 @@ class Client:
         await self._act(users.delete_token, token_id, name)
 
     @operation("GET /sessions")
-    async def list_sessions(self) -> tuple[TokenInfo, ...]:
+    async def list_sessions(
+        self, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[TokenInfo]:
         """List the browsers in which you are signed in."""
-        return await self._ask(users.list_own_sessions, self._own_issuer, now=self._place.clock.now())
+        wanted = self._own_issuer.own(self._place.clock.now())
+        return await self._ask(users.list_sessions, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /sessions/{session_id}", status=204)
     async def end_session(self, session_id: int) -> None:
@@ -1224,9 +1254,12 @@ class Client:
         await self._act(users.end_own_session, self._own_issuer, session_id)
 
     @operation("GET /tokens")
-    async def list_tokens(self) -> tuple[TokenInfo, ...]:
+    async def list_tokens(
+        self, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[TokenInfo]:
         """List your own tokens for programs that have not expired, without their secrets."""
-        return await self._ask(users.list_own_tokens, self._own_issuer, now=self._place.clock.now())
+        wanted = self._own_issuer.own(self._place.clock.now())
+        return await self._ask(users.list_tokens, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("POST /tokens", status=201, arguments={"label": "nightly report", "scope": "view", "days": 30})
     async def create_token(
@@ -1432,8 +1465,8 @@ def _runs_of(
     allowed: frozenset[str] | None,
     dag_id: str | None,
     run_id: str | None,
-    state: Several[DagRunState] = (),
-    run_type: Several[DagRunType] = (),
+    state: Several[RunState] = (),
+    run_type: Several[RunType] = (),
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> RunFilter:
@@ -1441,7 +1474,3 @@ def _runs_of(
         allowed=allowed, dag_ids=None if dag_id is None else (dag_id,), run_ids=None if run_id is None else (run_id,),
         states=tuple(state) or None, run_types=tuple(run_type) or None, run_after=Range(gte=since, lt=until),
     )  # fmt: skip
-
-
-def _changed(rows: Sequence[TaskInstanceRow]) -> tuple[ChangedTask, ...]:
-    return tuple(ChangedTask(row.task_id, row.map_index, row.state, row.try_number) for row in rows)

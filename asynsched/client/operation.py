@@ -68,7 +68,7 @@ class Operation:
         status: Of a good answer.
         arguments: An example; what it does not name of the path is in PATH_EXAMPLES.
         answer: An example of what it returns, as JSON values.
-        is_large: Whether the answer may have thousands of parts: it is encoded in a thread.
+        is_large: Whether the answer may have thousands of parts, or megabytes: it is encoded and decoded in a thread.
     """
 
     def __init__(

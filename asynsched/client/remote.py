@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import httpx
 import msgspec
+from anyio.to_thread import run_sync
 
 from asynsched import errors
 from asynsched.client.operation import IN_PATH, PREFIX, Operation
@@ -80,6 +81,8 @@ class Remote:
         if not answer.is_success:
             raise error_of(answer)
         try:
+            if operation.is_large:
+                return await run_sync(operation.decoded, answer.content)
             return operation.decoded(answer.content)
         except msgspec.DecodeError as exc:
             said = f"{_shown(answer.url)} gives an answer of another version: {exc}"

@@ -6,12 +6,13 @@ from typing import Any
 
 import sqlalchemy as sa
 from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection, Row
 
 from asynsched.bell import Hint
 from asynsched.errors import AlreadyExists, NotFound
 from asynsched.keys import DagRunKey
-from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, Page, Paging, Pattern, Range, Sorting, select_page
+from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, Page, Paging, Pattern, Range, Sorting, one_of, select_page
 from asynsched.queries.place import Act
 from asynsched.store import assets as store
 from asynsched.store.rows import as_struct, count, fetch_one, length, select_in
@@ -80,7 +81,6 @@ _QUEUED: sa.Select[Any] = (
     )
     .join(asset_event, asset_event.c.id == asset_dag_run_queue.c.event_id)
     .group_by(asset_dag_run_queue.c.dag_id, asset_event.c.asset_id)
-    .order_by(asset_dag_run_queue.c.dag_id, asset_event.c.asset_id)
 )
 
 
@@ -167,6 +167,25 @@ class QueuedInfo(Struct, frozen=True):
     dag_id: str
     asset_id: int
     created_at: datetime
+
+
+class QueuedFilter(Struct, frozen=True, kw_only=True):
+    """Which events that wait for runs are wanted; None: all.
+
+    Attributes:
+        dag_id: Only those that wait for this DAG.
+        asset_id: Only events of this asset.
+        before: Only events before this instant.
+        seen_dags: Only those that wait for one of these DAGs.
+    """
+
+    dag_id: str | None = None
+    asset_id: int | None = None
+    before: datetime | None = None
+    seen_dags: frozenset[str] | None = None
+
+
+ALL_QUEUED = QueuedFilter()
 
 
 class AssetFilter(Struct, frozen=True, kw_only=True):
@@ -356,29 +375,35 @@ def only_producer(conn: Connection, asset_id: int, *, seen_dags: frozenset[str] 
     return dag_ids[0]
 
 
-MOST_QUEUED = 1000
-
-
 def list_queued(
-    conn: Connection,
-    *,
-    dag_id: str | None = None,
-    asset_id: int | None = None,
-    before: datetime | None = None,
-    seen_dags: frozenset[str] | None = None,
-) -> list[QueuedInfo]:
-    """Return the first of the assets whose events wait for runs of DAGs.
+    conn: Connection, wanted: QueuedFilter = ALL_QUEUED, paging: Paging = FIRST_PAGE
+) -> Page[QueuedInfo]:  # fmt: skip
+    """Return the assets whose events wait for runs of DAGs. Raises BadRequest."""
+    found = _queued(wanted)
+    # Two columns name a row: where the first ones are equal, the other decides.
+    sorting = Sorting(
+        {name: found.c[name] for name in QueuedInfo.__struct_fields__}, key=found.c.asset_id, usual=("dag_id",)
+    )
+    if not any(name.removeprefix("-") == "dag_id" for name in paging.order_by):
+        paging = replace(paging, order_by=(*paging.order_by, "dag_id"))
+    rows, after = select_page(conn, sa.select(found), sorting, paging)
+    return Page(tuple(as_struct(QueuedInfo, row) for row in rows), after)
 
-    Args:
-        dag_id: Only those that wait for this DAG.
-        asset_id: Only events of this asset.
-        before: Only events before this instant.
-        seen_dags: Only those that wait for one of these DAGs; None: all.
-    """
-    query = _QUEUED.where(*_of_queue(dag_id, asset_id, before))
-    if seen_dags is not None:
-        query = query.where(asset_dag_run_queue.c.dag_id.in_(seen_dags))
-    return [QueuedInfo(*row) for row in conn.execute(query.limit(MOST_QUEUED))]
+
+def count_queued(conn: Connection, wanted: QueuedFilter = ALL_QUEUED) -> int:
+    """Count such assets, each once for each DAG."""
+    return count(conn, sa.select(_queued(wanted)))
+
+
+def _queued(wanted: QueuedFilter) -> sa.Subquery:
+    conditions = _of_queue(wanted.dag_id, wanted.asset_id, wanted.before)
+    return _QUEUED.where(*conditions, *one_of(asset_dag_run_queue.c.dag_id, wanted.seen_dags)).subquery()
+
+
+def dags_with_queued(conn: Connection, asset_id: int) -> list[str]:
+    """Return the DAGs for whose runs events of an asset wait."""
+    found = _queued(QueuedFilter(asset_id=asset_id))
+    return list(conn.scalars(sa.select(found.c.dag_id).order_by(found.c.dag_id)))
 
 
 def delete_queued(

@@ -23,13 +23,19 @@ from asynsched.scheduling.creation.backfills import (
 )
 from asynsched.store.rows import as_struct, count, in_common
 from asynsched.store.runs import backfills as store
-from asynsched.store.runs.backfills import BACKFILLS, BackfillProgress, BackfillState
-from asynsched.store.schema import BackfillRow, backfill
+from asynsched.store.runs.backfills import BACKFILLS, DATES, BackfillProgress, BackfillState
+from asynsched.store.schema import BackfillRow, backfill, backfill_dag_run
 
 SORTING = Sorting(
     {name: backfill.c[name] for name in ("id", "dag_id", "from_date", "to_date", "created_at")},
     key=backfill.c.id,
     usual=("-id",),
+)
+
+DATE_SORTING = Sorting(
+    {name: backfill_dag_run.c[name] for name in ("sort_ordinal", "logical_date")},
+    key=backfill_dag_run.c.id,
+    usual=("sort_ordinal",),
 )
 
 
@@ -91,10 +97,17 @@ def get_backfill(conn: Connection, backfill_id: int) -> BackfillProgress:
     return store.get_backfill(conn, backfill_id)
 
 
-def list_dates(conn: Connection, backfill_id: int) -> tuple[BackfillDateInfo, ...]:
-    """Return the dates of a backfill, in the order in which they run."""
-    dates = store.list_dates(conn, backfill_id)
-    return tuple(BackfillDateInfo(one.logical_date, one.run_id, one.state, one.exception_reason) for one in dates)
+def list_dates(conn: Connection, backfill_id: int, paging: Paging = FIRST_PAGE) -> Page[BackfillDateInfo]:
+    """Return the dates of a backfill, by default in the order in which they run. Raises BadRequest."""
+    rows, after = select_page(conn, DATES.where(backfill_dag_run.c.backfill_id == backfill_id), DATE_SORTING, paging)
+    dates = (BackfillDateInfo(row.logical_date, row.run_id, row.state, row.exception_reason) for row in rows)
+    return Page(tuple(dates), after)
+
+
+def count_left_out(conn: Connection, backfill_id: int) -> int:
+    """Count the dates of a backfill that get no run."""
+    dates = sa.select(backfill_dag_run.c.id).where(backfill_dag_run.c.backfill_id == backfill_id)
+    return count(conn, dates.where(backfill_dag_run.c.exception_reason.is_not(None)))
 
 
 def planned_date(date: PlannedDate) -> BackfillDateInfo:

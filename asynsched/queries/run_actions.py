@@ -23,14 +23,13 @@ from asynsched.queries.place import Place
 from asynsched.queries.run_edits import Clear, MarkedAs, Trigger, find_run, preview
 from asynsched.queries.runs import RunInfo, get_state
 from asynsched.scheduling.creation.triggering import check_conf
-from asynsched.scheduling.requests.run_requests import Submitted, preview_request
+from asynsched.scheduling.requests.run_requests import ChangedTask, Submitted, preview_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import AnswersForRun
 from asynsched.states import FINISHED_RUN_STATES
 from asynsched.store.dags.dags import file_to_ask, latest_version
 from asynsched.store.runs.requests import CancelRun, ClearTasks, is_open
 from asynsched.store.runs.task_instances import load_task_instances
-from asynsched.store.schema import TaskInstanceRow
 
 if TYPE_CHECKING:
     from asynsched.clock import Clock
@@ -96,10 +95,10 @@ async def clear_tasks(place: Place, actor: str, key: DagRunKey, wanted: Clear) -
     return await change_run(place, key, partial(place.act, actor, run_edits.clear_tasks, key, wanted, actor, now))
 
 
-def preview_clear(conn: Connection, key: DagRunKey, request: ClearTasks, *, now: datetime) -> list[TaskInstanceRow]:
+def preview_clear(conn: Connection, key: DagRunKey, request: ClearTasks, *, now: datetime) -> tuple[ChangedTask, ...]:
     """Return the task instances that `clear_tasks` would concern: none without task instances. Raises NotFound."""
     run = find_run(conn, key)
-    return preview_request(conn, key, request, now=now) if load_task_instances(conn, run.id) else []
+    return preview_request(conn, key, request, now=now) if load_task_instances(conn, run.id) else ()
 
 
 def new_tasks(conn: Connection, key: DagRunKey) -> tuple[str, ...]:
@@ -195,6 +194,6 @@ async def change_run(place: Place, key: DagRunKey, act: Callable[[], Awaitable[S
         return done
 
 
-def names_of(rows: Iterable[TaskInstanceRow]) -> tuple[tuple[str, int], ...]:
-    """Return the task_ids and map indexes of task instances."""
-    return tuple((row.task_id, row.map_index) for row in rows)
+def names_of(instances: Iterable[ChangedTask]) -> list[tuple[str, int]]:
+    """Return the task_ids and map indexes of task instances, each once. Of many it takes milliseconds."""
+    return list(dict.fromkeys((one.task_id, one.map_index) for one in instances))

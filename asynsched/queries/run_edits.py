@@ -17,6 +17,7 @@ from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.place import Act
 from asynsched.queries.runs import RunInfo, get_run, no_such_run
 from asynsched.scheduling.requests.run_requests import (
+    ChangedTask,
     Submitted,
     action_of,
     detail_of,
@@ -31,7 +32,7 @@ from asynsched.store.runs.notes import note_tasks, put_note
 from asynsched.store.runs.requests import ClearTasks, MarkRun, RunRequest
 from asynsched.store.runs.row_locks import lock_runs
 from asynsched.store.runs.task_instances import load_task_instances
-from asynsched.store.schema import DagRunRow, NoteRow, TaskInstanceRow
+from asynsched.store.schema import DagRunRow, NoteRow
 from asynsched.timetables import DataInterval
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _note(conn: Connection, run: DagRunRow, text: str, actor: str, now: datetime
     put_note(conn, NoteRow(dag_run_id=run.id, text=text, actor=actor, updated_at=now))
 
 
-def preview(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> list[TaskInstanceRow]:
+def preview(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> tuple[ChangedTask, ...]:
     """Return the task instances that a request would concern.
 
     Raises NotFound, and AsynschedError if the run has no tasks yet, or has ended already.

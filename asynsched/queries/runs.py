@@ -28,7 +28,7 @@ from asynsched.queries.paging import (
 from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store.dags.dags import near_dag_ids
 from asynsched.store.expressions import as_text, seconds_between
-from asynsched.store.rows import count, fetch, length, near_names
+from asynsched.store.rows import as_struct, count, length, near_names
 from asynsched.store.runs.dag_runs import newest_run_ids, run_ids_beginning_with
 from asynsched.store.schema import (
     DagRunRow,
@@ -303,16 +303,24 @@ class CallbackInfo(Struct, frozen=True):
     created_at: datetime
 
 
-def list_callbacks(conn: Connection, run: DagRunKey) -> tuple[CallbackInfo, ...]:
-    """Return the first callbacks of a run and of its tries, in the order in which they were requested."""
-    query = (
-        sa.select(*(callback_request.c[name] for name in CallbackInfo.__struct_fields__))
-        .join(dag_run, dag_run.c.id == callback_request.c.dag_run_id)
-        .where(dag_run.c.dag_id == run.dag_id, dag_run.c.run_id == run.run_id)
-        .order_by(callback_request.c.id)
-        .limit(MOST_COUNTED)
-    )
-    return tuple(fetch(conn, CallbackInfo, query))
+_CALLBACKS: sa.Select[Any] = sa.select(
+    *(callback_request.c[name] for name in CallbackInfo.__struct_fields__)
+).join(dag_run, dag_run.c.id == callback_request.c.dag_run_id)  # fmt: skip
+CALLBACK_SORTING = Sorting(
+    {name: callback_request.c[name] for name in ("id", "created_at", "event", "state", "task_id", "map_index")},
+    key=callback_request.c.id,
+    usual=("id",),
+)
+
+
+def list_callbacks(conn: Connection, run: DagRunKey, paging: Paging = FIRST_PAGE) -> Page[CallbackInfo]:
+    """Return the callbacks of a run and of its tries, by default in the order in which they were requested.
+
+    Raises BadRequest.
+    """
+    query = _CALLBACKS.where(dag_run.c.dag_id == run.dag_id, dag_run.c.run_id == run.run_id)
+    rows, after = select_page(conn, query, CALLBACK_SORTING, paging)
+    return Page(tuple(as_struct(CallbackInfo, row) for row in rows), after)
 
 
 class EndedAs(Struct, frozen=True):

@@ -278,19 +278,18 @@ def get_task_instance(conn: Connection, key: TaskInstanceKey) -> TaskInstanceInf
 
 
 def task_instances_of(
-    conn: Connection, dag_id: str, run_id: str, names: Collection[tuple[str, int]], *, at_most: int = 1000
+    conn: Connection, dag_id: str, run_id: str, names: Sequence[tuple[str, int]]
 ) -> list[TaskInstanceInfo]:
-    """Return some task instances of a run, each named by task_id and map index, in this order; the first of many."""
-    wanted = list(names)[:at_most]
+    """Return some task instances of a run, each named by task_id and map index, in this order."""
     indexes: dict[str, list[int]] = {}
-    for task_id, map_index in wanted:
+    for task_id, map_index in names:
         indexes.setdefault(task_id, []).append(map_index)
     found = {
         (info.task_id, info.map_index): info
         for task_id, of_task in indexes.items()
         for info in _of_task(conn, dag_id, run_id, task_id, of_task)
     }
-    return [found[name] for name in wanted if name in found]
+    return [found[name] for name in names if name in found]
 
 
 def _of_task(

@@ -3,7 +3,7 @@
 A part begins and ends with whole lines, unless a line is longer than the part.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
@@ -22,7 +22,7 @@ from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.queries.events import Missed
 from asynsched.queries.file_events import FollowedFiles, Follower
-from asynsched.queries.log_lines import start_of_line, start_of_tail
+from asynsched.queries.log_lines import FoundLine, find_lines, start_of_line, start_of_tail
 from asynsched.queries.log_sources import LogSource, opened_log
 from asynsched.queries.place import Place
 from asynsched.queries.task_instances import TaskInstanceInfo, is_try_over, list_tries, number_of_newest_try
@@ -32,8 +32,6 @@ from asynsched.store.schema import Change
 
 MOST_BYTES = 1024**2
 """Of one part."""
-MOST_FOUND = 500
-"""Lines that a search returns."""
 SEARCHES_AT_ONCE = 4
 READS_AT_ONCE = 8
 """Parts of logs that are read from the store of logs at once: it may be slow."""
@@ -65,13 +63,6 @@ class LogPart(Struct, frozen=True):
     is_last: bool
     exists: bool
     size: int = 0
-
-
-class FoundLine(Struct, frozen=True):
-    """A line with a text that was looked for, and its first byte."""
-
-    start: int
-    text: str
 
 
 async def read_log(
@@ -133,7 +124,7 @@ async def find_in_log(place: Place, key: TaskInstanceKey, try_number: int, wante
 
     Raises the errors of `read_log`, and AsynschedError if many searches are waiting: each reads a whole log.
     """
-    return await _search(place, key, try_number, lambda log, _: [] if log is None else _find(log, wanted.lower()))
+    return await _search(place, key, try_number, lambda log, _: [] if log is None else find_lines(log, wanted))
 
 
 async def _search(
@@ -300,29 +291,3 @@ def _read_end(until: int | None, n_bytes: int, is_over: bool, log: LogSource | N
         block = block[line_end + 1 :]
     text = block.decode("utf-8", "replace")
     return LogPart(text, start, end, is_last=is_over and end == size, exists=True, size=size)
-
-
-def _find(log: LogSource, wanted: str) -> list[FoundLine]:
-    found: list[FoundLine] = []
-    start = 0
-    for line in _lines(log):
-        text = line.decode("utf-8", "replace").rstrip("\r\n")
-        if wanted in text.lower():
-            found.append(FoundLine(start, text))
-            if len(found) == MOST_FOUND:
-                break
-        start += len(line)
-    return found
-
-
-def _lines(log: LogSource) -> Iterator[bytes]:
-    """Yield the lines of a log; of a longer one than MOST_BYTES, pieces."""
-    rest = b""
-    for block in log.blocks(0, MOST_BYTES):
-        *lines, rest = (rest + block).split(b"\n")
-        yield from (line + b"\n" for line in lines)
-        if len(rest) >= MOST_BYTES:
-            yield rest
-            rest = b""
-    if rest:
-        yield rest

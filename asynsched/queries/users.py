@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 import sqlalchemy as sa
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from sqlalchemy import Connection
 
 from asynsched.clock import new_token
@@ -16,7 +16,7 @@ from asynsched.queries.place import Act
 from asynsched.store import users as store
 from asynsched.store.dags.dags import find_dag
 from asynsched.store.rows import as_struct, near_names
-from asynsched.store.schema import TokenRow, UserRow, user
+from asynsched.store.schema import TokenRow, UserRow, token, user
 
 ROLES = ("viewer", "operator", "admin")
 """The roles with rights to everything. Any other name has only the rights that DAGs' `access_control` gives it."""
@@ -29,6 +29,12 @@ LINK_LIFETIME = timedelta(days=1)
 
 SORTING = Sorting({"name": user.c.name, "created_at": user.c.created_at}, key=user.c.name, usual=("name",))
 _USERS: sa.Select[Any] = sa.select(user)
+TOKEN_SORTING = Sorting(
+    {name: token.c[name] for name in ("id", "owner", "label", "created_at", "expires_at")},
+    key=token.c.id,
+    usual=("owner",),
+)
+_TOKENS: sa.Select[Any] = sa.select(token)
 MOST_SHOWN = 20
 """Roles in a message."""
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 8, 1000
@@ -104,14 +110,37 @@ def get_user(conn: Connection, name: str) -> UserInfo:
     return _user_info(store.get_user(conn, name))
 
 
-def list_tokens(conn: Connection, owner: str | None = None, *, now: datetime) -> list[TokenInfo]:
-    """Return the tokens for programs that have not expired; of one user, or of all."""
-    return [_token_info(row) for row in store.list_tokens(conn, (store.PERSONAL, store.ACCESS), owner, now)]
+class TokenFilter(Struct, frozen=True, kw_only=True):
+    """Which tokens or sessions are wanted: those that have not expired at `now`.
+
+    Attributes:
+        owner: Only those of a user of this name; None: of all.
+        user_id: Only those of this user, or, if it is None, of the home's owner, who may have a user's name.
+    """
+
+    now: datetime
+    owner: str | None = None
+    user_id: int | UnsetType | None = UNSET
 
 
-def list_sessions(conn: Connection, owner: str | None = None, *, now: datetime) -> list[TokenInfo]:
-    """Return the sessions in browsers that have not expired; of one user, or of all."""
-    return [_token_info(row) for row in store.list_tokens(conn, (store.SESSION,), owner, now)]
+def list_tokens(conn: Connection, wanted: TokenFilter, paging: Paging = FIRST_PAGE) -> Page[TokenInfo]:
+    """Return tokens for programs, by default by their owners and ids. Raises BadRequest."""
+    return _list(conn, (store.PERSONAL, store.ACCESS), wanted, paging)
+
+
+def list_sessions(conn: Connection, wanted: TokenFilter, paging: Paging = FIRST_PAGE) -> Page[TokenInfo]:
+    """Return sessions in browsers, by default by their owners and ids. Raises BadRequest."""
+    return _list(conn, (store.SESSION,), wanted, paging)
+
+
+def _list(conn: Connection, kinds: Sequence[store.TokenKind], wanted: TokenFilter, paging: Paging) -> Page[TokenInfo]:
+    query = _TOKENS.where(token.c.kind.in_(kinds), token.c.expires_at > wanted.now)
+    if wanted.owner is not None:
+        query = query.where(token.c.owner == wanted.owner)
+    if wanted.user_id is not UNSET:
+        query = query.where(token.c.user_id == wanted.user_id)
+    rows, after = select_page(conn, query, TOKEN_SORTING, paging)
+    return Page(tuple(_token_info(as_struct(TokenRow, row)) for row in rows), after)
 
 
 def about_roles(conn: Connection, roles: Sequence[str]) -> str:
@@ -319,6 +348,10 @@ class Issuer(Struct, frozen=True):
     dag_ids: tuple[str, ...] | None = None
     until: datetime | None = None
 
+    def own(self, now: datetime) -> TokenFilter:
+        """Return the filter for the issuer's own tokens or sessions."""
+        return TokenFilter(now=now, owner=self.owner, user_id=self.user_id)
+
     def allows(self, scope: str, dag_ids: Collection[str] | None) -> bool:
         """Return whether a token of this scope, for these DAGs, allows no more than this user may."""
         is_within = self.dag_ids is None or (dag_ids is not None and set(dag_ids) <= set(self.dag_ids))
@@ -347,18 +380,6 @@ def issue_token(
     return create_token(
         conn, issuer.owner, label, user_id=issuer.user_id, scope=scope, dag_ids=among, now=now, lasts=lasts
     )
-
-
-def list_own_tokens(conn: Connection, issuer: Issuer, *, now: datetime) -> tuple[TokenInfo, ...]:
-    """Return the issuer's tokens for programs that have not expired."""
-    rows = store.list_tokens(conn, (store.PERSONAL, store.ACCESS), issuer.owner, now)
-    return tuple(_token_info(row) for row in rows if row.user_id == issuer.user_id)
-
-
-def list_own_sessions(conn: Connection, issuer: Issuer, *, now: datetime) -> tuple[TokenInfo, ...]:
-    """Return the issuer's sessions in browsers that have not expired."""
-    rows = store.list_tokens(conn, (store.SESSION,), issuer.owner, now)
-    return tuple(_token_info(row) for row in rows if row.user_id == issuer.user_id)
 
 
 def revoke_token(conn: Connection, issuer: Issuer, token_id: int) -> Act[TokenInfo]:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import AlreadyExists, NotFound
-from asynsched.store.rows import as_new, as_struct, check_name, fetch, fetch_one, get_named, insert
+from asynsched.store.rows import as_new, as_struct, check_name, fetch_one, get_named, insert
 from asynsched.store.schema import ID_LENGTH, TokenRow, UserRow, dag, token, user
 
 TokenKind = Literal["session", "personal", "access", "link"]
@@ -86,18 +86,6 @@ def find_holder(conn: Connection, digest: str, kinds: Collection[str], now: date
         return None
     found = TokenRow(**{name: getattr(row, name) for name in TokenRow.__struct_fields__})
     return Holder(found, None if found.user_id is None else tuple(row.roles))
-
-
-def list_tokens(conn: Connection, kinds: Collection[str], owner: str | None, now: datetime) -> list[TokenRow]:
-    """Return tokens that have not expired, by their owners and ids.
-
-    Args:
-        owner: Only this user's; None: all.
-    """
-    query = sa.select(token).where(token.c.kind.in_(kinds), token.c.expires_at > now)
-    if owner is not None:
-        query = query.where(token.c.owner == owner)
-    return fetch(conn, TokenRow, query.order_by(token.c.owner, token.c.id))
 
 
 def get_token(conn: Connection, token_id: int, kinds: Collection[str], owner: str | None) -> TokenRow:

@@ -137,7 +137,8 @@ def _usual_errors(one: Endpoint, has_input: bool) -> list[HTTPStatus]:
     if one.permission > Permission.NOTHING:
         found += [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN]
     if has_input:
-        found.append(HTTPStatus.UNPROCESSABLE_ENTITY)
+        # 400 also stands for a text that no database can keep.
+        found += [HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY]
     return found
 
 

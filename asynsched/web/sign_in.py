@@ -40,6 +40,8 @@ OF_ADDRESS = (10, timedelta(minutes=5))
 """Failed attempts from an address, within a time."""
 OF_NAME = (30, timedelta(minutes=5))
 """Failed attempts at a name. More than from one address, which could otherwise lock the name's user out."""
+LONGEST_LOGGED = 100
+"""Characters of a name."""
 WRONG = "The name or the password is wrong."
 OLD_LINK = "This link was used before, or is too old. `asynsched users link` makes another one."
 
@@ -155,15 +157,22 @@ class SignIn:
         """
         address = address_of(request)
         self._of_address.begin(address)
+        try:
+            user = await self._user_of(name, password)
+        except WrongCredentials:
+            log.warning("web.sign_in_failed", user=name[:LONGEST_LOGGED], address=address)
+            raise
+        self._of_address.succeeded(address)
+        self._of_name.succeeded(name)
+        return user
+
+    async def _user_of(self, name: str, password: str) -> UserRow:
         if len(name) > ID_LENGTH:
             raise WrongCredentials(WRONG)  # nobody has such a name, and a long one is not kept
         self._of_name.begin(name)
         user = await self._place.ask(find_user, name) if "\x00" not in name else None
         if not await self._passwords.are_right(password, None if user is None else user.password) or user is None:
-            log.warning("web.sign_in_failed", user=name[:100], address=address)
             raise WrongCredentials(WRONG)
-        self._of_address.succeeded(address)
-        self._of_name.succeeded(name)
         return user
 
     async def signed_in(self, request: Request, secret: str, path: str) -> Response:

@@ -1,5 +1,6 @@
 """Commands beside a scheduler that serves: those that follow a run, those that leave it alone, and stops of `up`."""
 
+import json
 import signal
 import subprocess
 from typing import Any
@@ -44,6 +45,28 @@ def test_a_log_is_followed_until_the_try_has_ended(site):
     assert site.json("tasks", "logs", "slow", "followed", "waits", "--try", "1")["log"].endswith(out)
     refused = site.run("tasks", "logs", "slow", "followed", "waits", "--try", "2", code=1)
     assert refused.stderr == "Error: The task 'waits' has no try 2; it has try 1.\n"
+
+
+def test_events_are_followed_as_lines_from_a_number_on_until_ctrl_c(site):
+    site.run("dags", "trigger", "slow", "--run-id", "told")
+    with start(site, "events", "slow", "told", "--since", "0", "--output", "json") as following:
+        changes = [json.loads(following.stdout.readline()) for _ in range(3)]
+        (site.root / "told").touch()
+        while (changes[-1]["kind"], changes[-1]["state"]) != ("run", "success"):
+            changes.append(json.loads(following.stdout.readline()))
+        following.send_signal(signal.SIGINT)
+        _, err = following.communicate(timeout=30)
+    assert (following.returncode, err) == (130, "Error: Interrupted.\n")
+    assert {change["run_id"] for change in changes} == {"told"}
+    before = changes[-2]["number"]
+    with start(site, "events", "slow", "--since", str(before)) as following:
+        line = following.stdout.readline()
+        following.stdout.close()
+        site.run("dags", "trigger", "slow", "--run-id", "later")
+        assert following.wait(30) == 1, "the reader has gone, and there was something to write"
+        assert following.stderr.read() == ""
+    assert line.startswith(f"{changes[-1]['number']} ")
+    assert line.endswith(" told of slow success: all tasks have ended\n"), line
 
 
 def test_ctrl_c_ends_the_wait_and_leaves_the_run_alone(site):

@@ -25,6 +25,23 @@ DOCUMENT = msgspec.json.decode(msgspec.json.encode(document(AIRFLOW_API, AIRFLOW
 ALIASES = {"TaskAssetReference": "TaskOutletAssetReference", "DagTag": "DagTagResponse"}
 """Our names of models that are called otherwise in Airflow; it has an equal one for inlets."""
 CALL = re.compile(r"    def _(\w+)_serialize\(.*?method='(\w+)',\s+resource_path='([^']+)'", re.DOTALL)
+STATUS = re.compile(r"            '(\d+)': ")
+CALLED = re.compile(r"    def \w+_without_preload_content\(")
+PLACE = re.compile(r"method='(\w+)',\s+resource_path='([^']+)'")
+NEVER = {
+    ("404", "GET", path): "a list without matches is empty"
+    for path in ("/assets", "/assets/aliases", "/assets/events", "/connections", "/dagStats")
+}
+"""Statuses that Airflow documents and asynsched never answers."""
+OWN = {
+    "400": "a text that no database can keep, or a name that the list is not sorted by",
+    "409": "the run cannot be changed like this at the moment",
+    "503": "the database cannot be reached at the moment",
+}
+"""Statuses that asynsched answers where Airflow documents none."""
+WITH_CONFLICTS = {
+    ("PATCH", "/dags/{}/dagRuns/{}"), ("POST", "/dags/{}/dagRuns/{}/clear"), ("POST", "/dags/{}/clearDagRuns"),
+}  # fmt: skip
 PARAMETER = re.compile(r"_query_params\.append\(\('(\w+)'")
 SORT_NAMES = re.compile(
     r"    def (\w+)_without_preload_content\((?:(?!\n    def ).)*?:param order_by: [^\n]*?attributes: `([^`]+)`",
@@ -69,6 +86,19 @@ def operations_of_client() -> dict[tuple[str, str], str]:
     return found
 
 
+def statuses_of_client() -> dict[tuple[str, str], set[str]]:
+    """Return the statuses that Airflow documents for each call, by its method and path."""
+    found = {}
+    for file in resources.files("airflow_client.client.api").iterdir():
+        parts = CALLED.split(file.read_text())[1:] if file.name.endswith("_api.py") else ()
+        for part in parts:
+            of_call, _, rest = part.partition("_serialize(\n        self,")
+            call = PLACE.search(rest)
+            assert call is not None
+            found[call[1], ARGUMENT.sub("{}", call[2])] = set(STATUS.findall(of_call))
+    return found
+
+
 def test_the_parameters_are_airflow_s_and_none_is_ignored():
     known, strange = operations_of_client(), []
     for path, methods in DOCUMENT["paths"].items():
@@ -76,6 +106,19 @@ def test_the_parameters_are_airflow_s_and_none_is_ignored():
             names = set(PARAMETER.findall(known[method.upper(), ARGUMENT.sub("{}", path)]))
             ours = {one["name"] for one in operation["parameters"] if one["in"] == "query"}
             strange += [f"{method} {path}: {name}" for name in sorted(ours ^ names)]
+    assert strange == []
+
+
+def test_the_statuses_are_airflow_s_but_for_named_ones():
+    known, strange = statuses_of_client(), []
+    for path, methods in DOCUMENT["paths"].items():
+        for method, operation in methods.items():
+            call = (method.upper(), ARGUMENT.sub("{}", path.removeprefix(AIRFLOW_PREFIX)))
+            ours, theirs = set(operation["responses"]), known[call[0], ARGUMENT.sub("{}", path)]
+            never = {status for status, *of in NEVER if tuple(of) == call}
+            own = OWN.keys() - (set() if call in WITH_CONFLICTS else {"409"})
+            strange += [f"{method} {path}: no {status}" for status in sorted(theirs - ours - never)]
+            strange += [f"{method} {path}: {status}" for status in sorted((ours - theirs - own) | (ours & never))]
     assert strange == []
 
 

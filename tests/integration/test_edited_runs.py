@@ -170,7 +170,7 @@ async def test_a_running_run_that_is_marked_as_successful_skips_the_tasks_that_h
     key = await scene.play_one(MarkRun("success"), after=1.5 * HOUR)
     assert (await scene.run(key)).state == "success"
     assert await scene.states(key) == {"first": "success", "second": "success", "third": "skipped"}
-    assert not await scene.database.read(list_callbacks, key)
+    assert not (await scene.database.read(list_callbacks, key)).items
 
 
 @pytest.mark.parametrize("end", ["success", "failed"])

@@ -1,11 +1,15 @@
 """What a client of another process says of an application that it cannot use."""
 
+from typing import get_args
+
 import httpx
 import pytest
 
 from asynsched.client import client  # noqa: F401 - it makes the operations
+from asynsched.client.client import RunStateName, RunTypeName, TaskStateName
 from asynsched.client.operation import OPERATIONS
 from asynsched.client.remote import Remote, RemoteError
+from asynsched.states import DagRunState, DagRunType, TaskInstanceState
 
 
 def asked(answer, *, url="http://bob:hunter22@far.example", operation="list_dags"):
@@ -48,3 +52,10 @@ def test_a_token_that_none_can_be_is_refused_without_showing_it(token):
     with pytest.raises(ValueError, match="token: it has a blank, a line feed") as refused:
         Remote("http://far.example", token)
     assert token.strip() not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"), [(RunStateName, DagRunState), (TaskStateName, TaskInstanceState), (RunTypeName, DagRunType)]
+)
+def test_type_checkers_take_the_name_of_each_state_and_type(names, kind):
+    assert set(get_args(names)) == set(kind)

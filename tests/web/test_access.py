@@ -13,13 +13,15 @@ import msgspec
 import pytest
 import pytest_asyncio
 from argon2 import PasswordHasher
+from structlog.testing import capture_logs
 
 from asynsched.client.operation import PREFIX
 from asynsched.clock import VirtualClock
 from asynsched.errors import AsynschedError
 from asynsched.queries import users
+from asynsched.queries.paging import Page
 from asynsched.queries.place import Place
-from asynsched.queries.users import LONGEST_PASSWORD, SHORTEST_PASSWORD, hash_password
+from asynsched.queries.users import LONGEST_PASSWORD, SHORTEST_PASSWORD, TokenFilter, hash_password
 from asynsched.settings import Settings, WebSettings, WorkersSettings
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
@@ -228,15 +230,16 @@ async def test_a_password_that_is_changed_while_it_is_verified_gives_nothing(web
     async with web.client() as client:
         answer = await client.post(path, headers=BROWSER, **body)
     assert (answer.status_code, found) == (401, [True])
-    assert await web.place.ask(users.list_sessions, now=web.clock.now()) == []
-    assert await web.place.ask(users.list_tokens, now=web.clock.now()) == []
+    assert await web.place.ask(users.list_sessions, TokenFilter(now=web.clock.now())) == Page(())
+    assert await web.place.ask(users.list_tokens, TokenFilter(now=web.clock.now())) == Page(())
 
 
 async def test_what_ends_a_session_ends_it_at_once(web):
     act = web.place.act
 
     async def end_it() -> None:
-        [session] = await web.place.ask(users.list_sessions, "otto", now=web.clock.now())
+        wanted = TokenFilter(now=web.clock.now(), owner="otto")
+        [session] = (await web.place.ask(users.list_sessions, wanted)).items
         await act("anna", users.end_session, session.id)
 
     ends = {
@@ -257,7 +260,7 @@ async def test_what_ends_a_session_ends_it_at_once(web):
         await sign_in(client)
         await act("anna", users.delete_user, "otto")
         assert (await client.get(DAG)).status_code == 401, "the user's deletion"
-    assert await web.place.ask(users.list_sessions, now=web.clock.now()) == []
+    assert await web.place.ask(users.list_sessions, TokenFilter(now=web.clock.now())) == Page(())
 
 
 @pytest.mark.parametrize("token", [
@@ -289,7 +292,8 @@ async def test_a_token_ends_only_for_its_owner(web):
     made = await web.token("otto")
     with pytest.raises(LookupError):
         await web.place.act("vera", users.delete_token, made.info.id, "vera")
-    assert [one.id for one in await web.place.ask(users.list_tokens, "otto", now=web.clock.now())] == [made.info.id]
+    left = await web.place.ask(users.list_tokens, TokenFilter(now=web.clock.now(), owner="otto"))
+    assert [one.id for one in left.items] == [made.info.id]
 
 
 @pytest.mark.parametrize("name", ROLES)
@@ -400,6 +404,23 @@ async def test_an_unknown_name_is_refused_like_a_wrong_password(web):
         assert {(answer.status_code, answer.text) for answer in answers} == {
             (401, '{"detail":"The name or the password is wrong."}')
         }
+
+
+async def test_a_failed_sign_in_is_logged_with_name_and_address_alone(web):
+    link = await web.link()
+    async with web.client() as owner:
+        await owner.get(link)
+    async with web.client() as client:
+        with capture_logs() as logs:
+            for name in ("otto", "nobody", "x" * 5000):
+                await client.post("/auth/token", json={"username": name, "password": "a wrong one"})
+            await sign_in(client, "otta")
+            await client.get(link)
+    of_password = {"event": "web.sign_in_failed", "log_level": "warning", "address": "192.0.2.7"}
+    assert logs == [
+        *(of_password | {"user": name} for name in ("otto", "nobody", "x" * 100, "otta")),
+        of_password | {"by": "link"},
+    ]
 
 
 async def test_airflows_clients_get_a_token_for_a_name_and_a_password(web):
@@ -513,7 +534,7 @@ async def test_a_token_that_a_token_makes_allows_no_more_and_ends_with_it(web):
         await sign_in(browser)
         assert (await browser.post(tokens, json={"scope": "administer"}, headers=BROWSER)).status_code == 400
         assert (await browser.post(tokens, json={"scope": "operate"}, headers=BROWSER)).status_code == 201
-        assert len((await browser.get(tokens)).json()) == 3
+        assert len((await browser.get(tokens)).json()["items"]) == 3
         assert (await browser.delete(f"{tokens}/{strong.info.id}", headers=BROWSER)).status_code == 204
 
 

@@ -25,7 +25,7 @@ from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries import log_lines, try_logs
 from asynsched.queries.events import Change, Missed
 from asynsched.queries.listening import start_feed
-from asynsched.queries.paging import BadRequest
+from asynsched.queries.paging import BadRequest, Page
 from asynsched.queries.place import Place
 from asynsched.queries.users import Issuer, sign_in
 from asynsched.store.changes import stored_numbers
@@ -74,7 +74,7 @@ QUESTIONS = {
                   {"order_by": ("-dag_id",), "limit": 2}, {"tags": ("sales", "etl")}, {"owners": ("ada",)}],
     "get_dag": [{"dag_id": "report"}],
     "get_dag_details": [{"dag_id": "report"}, {"dag_id": "daily"}],
-    "list_callbacks": [{"run": FAILS}],
+    "list_callbacks": [{"run": FAILS}, {"run": FAILS, "order_by": ("-created_at",)}],
     "rendered_fields": [{"task": (*REPORT, "extract")}, {"task": (*REPORT, "extract"), "try_number": 1}],
     "links": [{"task": (*REPORT, "extract")}],
     "find_in_log": [{"task": (*FAILS, "broken"), "text": "error"}],
@@ -110,7 +110,7 @@ QUESTIONS = {
     "log_lines": [{"task": (*FAILS, "broken"), "first": 2, "last": 3}, {"task": (*REPORT, "extract")}],
     "log_tail": [{"task": (*FAILS, "broken"), "n_lines": 2}],
     "list_tags": [{}, {"pattern": "SAL"}],
-    "list_queued_events": [{}, {"dag_id": "waits", "asset_id": 1}],
+    "list_queued_events": [{}, {"dag_id": "waits", "asset_id": 1}, {"order_by": ("-created_at",)}],
     "plan_backfill": [{"dag_id": "daily", "from_date": NOON - timedelta(days=3), "to_date": NOON}],
     "list_versions": [{"dag_id": "report"}],
     "get_source": [{"dag_id": "report"}, {"dag_id": "report", "number": 1}],
@@ -207,11 +207,11 @@ async def test_a_token_ends_only_sessions_that_allow_no_more_than_itself(site):
     await site.database.write(sign_in, "secret", "ada", user_id=None, now=now, lasts=timedelta(days=1))
     place = Place(site.database, site.settings.home_path, site.settings, Clock())
     own, weak = Issuer("ada", None, "administer"), Issuer("ada", None, "view", until=now + timedelta(hours=1))
-    [session] = await LocalClient(lambda: place, "ada", issuer=weak).list_sessions()
+    [session] = (await LocalClient(lambda: place, "ada", issuer=weak).list_sessions()).items
     with pytest.raises(BadRequest, match="allows more than the token"):
         await LocalClient(lambda: place, "ada", issuer=weak).end_session(session.id)
     await LocalClient(lambda: place, "ada", issuer=own).end_session(session.id)
-    assert await LocalClient(lambda: place, "ada", issuer=own).list_sessions() == ()
+    assert await LocalClient(lambda: place, "ada", issuer=own).list_sessions() == Page(())
 
 
 REFUSALS = [
@@ -326,7 +326,7 @@ async def test_what_one_client_does_the_other_sees(clients):
             span = {"from_date": NOON - timedelta(days=3), "to_date": NOON, "max_active_runs": 1}
             planned = await other.plan_backfill("daily", span["from_date"], NOON)
             filled = await one.backfill("daily", **span)
-            dates = await other.list_backfill_dates("daily", filled.id)
+            dates = (await other.list_backfill_dates("daily", filled.id)).items
             assert [date.logical_date for date in dates] == [date.logical_date for date in planned]
             assert [(date.state, date.exception_reason) for date in (*planned, *dates)] == [
                 *[(None, None)] * 3, *[("queued", None)] * 3,
@@ -339,10 +339,10 @@ async def test_what_one_client_does_the_other_sees(clients):
             [orders] = (await one.list_assets(pattern="orders")).items
             event = await one.asset_changed(orders.id, {"rows": 5})
             assert event in (await other.list_asset_events(orders.id)).items
-            [queued] = await other.list_queued_events("waits")
+            [queued] = (await other.list_queued_events("waits")).items
             assert (queued.dag_id, queued.asset_id) == ("waits", orders.id)
             assert await one.delete_queued_events("waits", orders.id) >= 1
-            assert await other.list_queued_events("waits") == ()
+            assert await other.list_queued_events("waits") == Page(())
             made = await one.materialize(orders.id, {"n": 2})
             assert (made.dag_id, (await other.get_run(made)).conf) == ("report", {"n": 2})
             await one.cancel(made)
@@ -361,14 +361,14 @@ async def test_what_one_client_does_the_other_sees(clients):
             assert user in (await other.list_users()).items
             assert (await other.set_user_roles("desk/eve", ("operator",))).roles == ("operator",)
             await one.set_user_password("desk/eve", "another long secret")
-            assert await other.list_user_sessions("desk/eve") == await other.list_user_tokens("desk/eve") == ()
+            assert await other.list_user_sessions("desk/eve") == await other.list_user_tokens("desk/eve") == Page(())
             assert (await one.disable_user("desk/eve")).roles == (await other.get_user("desk/eve")).roles == ()
             await other.delete_user("desk/eve")
             token = await one.create_token("nightly", scope="operate", dag_ids=("report",), days=1)
             assert token.secret not in repr(token)
-            assert (await other.list_tokens()) == (token.info,)
+            assert (await other.list_tokens()).items == (token.info,)
             await other.revoke_token(token.info.id)
-            assert await one.list_tokens() == ()
+            assert await one.list_tokens() == Page(())
         assert [task.state for task in await here.mark(FAILS, ("broken",), "success")] == ["failed"]
         assert [task.state for task in await there.mark(FAILS, ("broken",), "failed")] == ["success"]
         assert (await here.mark_run(FAILS, "success")).state == (await there.get_run(FAILS)).state == "success"

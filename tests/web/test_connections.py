@@ -179,7 +179,8 @@ async def test_streams_leave_half_of_the_connections_to_requests(site: Site):
 
 
 async def _end_session(place: Place, _: httpx.AsyncClient) -> None:
-    [session] = await place.ask(users.list_sessions, "otto", now=place.clock.now())
+    wanted = users.TokenFilter(now=place.clock.now(), owner="otto")
+    [session] = (await place.ask(users.list_sessions, wanted)).items
     await place.act("anna", users.end_session, session.id)
 
 

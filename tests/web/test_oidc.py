@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse
 from starlette.routing import Route
+from structlog.testing import capture_logs
 
 from asynsched.clock import Clock
 from asynsched.queries import users
@@ -169,7 +170,10 @@ async def test_what_the_provider_has_not_said_for_this_browser_signs_nobody_in(p
     await place.act("test", users.create_user, "otto", ["admin"], password="a hash", now=Clock().now())
     changes = BROKEN[broken](provider)
     async with browser(place) as client:
-        answer = await go(provider, client, **(changes if isinstance(changes, dict) and "sub" not in changes else {}))
+        with capture_logs() as logs:
+            given = changes if isinstance(changes, dict) and "sub" not in changes else {}
+            answer = await go(provider, client, **given)
+        assert [line["by"] for line in logs if line["event"] == "web.sign_in_failed"] == ["oidc"]
         assert answer.status_code == 401
         assert "location" not in answer.headers
         assert (await client.get("/api/v2/dags")).status_code == 401

@@ -20,6 +20,7 @@ from msgspec.structs import asdict
 from sqlalchemy import Connection
 from starlette.requests import Request
 
+from asynsched.client.client import LocalClient
 from asynsched.client.operation import IN_PATH
 from asynsched.clock import Clock
 from asynsched.errors import NotServing
@@ -28,7 +29,7 @@ from asynsched.health import Health, LoopHealth
 from asynsched.home import prepare_home
 from asynsched.queries import recent, why
 from asynsched.queries.place import Place
-from asynsched.queries.users import create_token_of
+from asynsched.queries.users import Issuer, create_token_of
 from asynsched.settings import CelerySettings, Settings, WebSettings
 from asynsched.store.engines.opening import open_database
 from asynsched.store.rows import as_new, as_struct
@@ -51,6 +52,8 @@ from asynsched.web.app import make_app
 from asynsched.web.pages import PAGE, operation
 from asynsched.web.pages import dag as dag_pages
 from asynsched.web.pages import secrets as secret_pages
+from asynsched.web.pages import tokens as token_pages
+from asynsched.web.pages import users as user_pages
 from asynsched.web.pages.page import redirect
 from asynsched.web.pages.showing import Showing
 from tests.web.conftest import Known, Site
@@ -544,6 +547,24 @@ async def test_long_lists_have_pages_and_a_search(site: Site, monkeypatch: pytes
             where = unescape(next(iter(re.findall(r'<p class="more"><a href="([^"]*)"', text)), ""))
         assert found == names, view
         assert "There is no such" in (await site.client.get(f"{view}?q=nothing")).text
+
+
+async def test_the_tokens_of_a_user_have_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (token_pages, user_pages):
+        monkeypatch.setattr(module, "PAGE_ROWS", 2)
+    place = Place(site.database, site.settings.home_path, site.settings, Clock())
+    client = LocalClient(lambda: place, "ada", issuer=Issuer("ada", None, "administer"))
+    await client.create_user("ada", ("viewer",))
+    labels = [f"number_{n}" for n in range(5)]
+    for label in labels:
+        await client.create_token(label)
+    for view in ("/tokens", "/users/ada"):
+        where, found = view, list[str]()
+        while where:
+            text = (await site.client.get(where)).text
+            found += re.findall(r"strong\">(number_\d)<", text)
+            where = unescape(next(iter(re.findall(r'<p class="more"><a href="([^"]*)"', text)), ""))
+        assert found == labels, view
 
 
 async def test_administrators_add_change_and_end_users(site: Site) -> None:

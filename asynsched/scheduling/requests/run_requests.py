@@ -398,6 +398,18 @@ _ADOPT = (
 )
 
 
+class ChangedTask(msgspec.Struct, frozen=True, gc=False):
+    """A task instance that an action has changed, or would change, as it was before.
+
+    There may be tens of thousands of them, so they leave the database's thread in place of their wide rows.
+    """
+
+    task_id: str
+    map_index: int
+    state: str | None
+    try_number: int
+
+
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """A request that was accepted.
@@ -407,13 +419,15 @@ class Submitted:
         request_id: Row id of the request if the run's scheduler has yet to do it; None: it is done.
     """
 
-    instances: tuple[TaskInstanceRow, ...] = ()
+    instances: tuple[ChangedTask, ...] = ()
     request_id: int | None = None
 
 
-def preview_request(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> list[TaskInstanceRow]:
+def preview_request(
+    conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime
+) -> tuple[ChangedTask, ...]:  # fmt: skip
     """Return the task instances that a request would concern; raises the errors of `submit_request`."""
-    return _checked(conn, _run(conn, key), request, "", now).named
+    return _changed(_checked(conn, _run(conn, key), request, "", now).named)
 
 
 def submit_request(conn: Connection, key: DagRunKey, request: RunRequest, *, actor: str, now: datetime) -> Submitted:
@@ -436,7 +450,11 @@ def submit_request(conn: Connection, key: DagRunKey, request: RunRequest, *, act
         notify(conn, Hint("edit", dag_id=key.dag_id, run_id=key.run_id))
     else:
         _write(conn, edit)
-    return Submitted(tuple(edit.named), request_id)
+    return Submitted(_changed(edit.named), request_id)
+
+
+def _changed(rows: Iterable[TaskInstanceRow]) -> tuple[ChangedTask, ...]:
+    return tuple([ChangedTask(row.task_id, row.map_index, row.state, row.try_number) for row in rows])
 
 
 def submit_by_program(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> Submitted:

@@ -65,6 +65,11 @@ BACKFILLS: sa.Select[Any] = (
     .group_by(*backfill.c)
 )  # fmt: skip
 """All of them, as BackfillProgress."""
+DATES: sa.Select[Any] = sa.select(
+    *(backfill_dag_run.c[name] for name in ("logical_date", "dag_run_id", "exception_reason")),
+    dag_run.c.run_id, dag_run.c.state,
+).join(dag_run, dag_run.c.id == backfill_dag_run.c.dag_run_id, isouter=True)  # fmt: skip
+"""The dates of all of them, as BackfillDate."""
 _NEWEST_FIRST = BACKFILLS.order_by(backfill.c.id.desc())
 
 
@@ -101,13 +106,7 @@ def get_backfill(conn: Connection, backfill_id: int) -> BackfillProgress:
 
 def list_dates(conn: Connection, backfill_id: int) -> list[BackfillDate]:
     """Return the dates of a backfill, in the order in which they run."""
-    names = ("logical_date", "dag_run_id", "exception_reason")
-    query: sa.Select[Any] = (
-        sa.select(*(backfill_dag_run.c[name] for name in names), dag_run.c.run_id, dag_run.c.state)
-        .join(dag_run, dag_run.c.id == backfill_dag_run.c.dag_run_id, isouter=True)
-        .where(backfill_dag_run.c.backfill_id == backfill_id)
-        .order_by(backfill_dag_run.c.sort_ordinal)
-    )
+    query = DATES.where(backfill_dag_run.c.backfill_id == backfill_id).order_by(backfill_dag_run.c.sort_ordinal)
     return fetch(conn, BackfillDate, query)
 
 

@@ -14,11 +14,14 @@ from asynsched.queries.assets import (
     AssetInfo,
     EventFilter,
     EventInfo,
+    QueuedFilter,
     QueuedInfo,
     count_aliases,
     count_assets,
     count_events,
+    count_queued,
     create_event,
+    dags_with_queued,
     delete_queued,
     get_alias,
     get_asset,
@@ -207,7 +210,7 @@ class AssetEventQuery(Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/assets", errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/assets")
 async def get_assets(
     call: Call,
     page: PageQuery,
@@ -230,7 +233,7 @@ async def get_assets(
     return AssetCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_asset))
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/aliases", errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/assets/aliases")
 async def get_asset_aliases(
     call: Call,
     page: PageQuery,
@@ -250,7 +253,7 @@ async def get_asset_alias(call: Call, asset_alias_id: RowId) -> AssetAliasRespon
     return _alias(await call.place.ask(get_alias, asset_alias_id, call.who.dag_ids))
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/events", errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/assets/events")
 async def get_asset_events(
     call: Call, query: AssetEventQuery, page: PageQuery, order_by: OrderBy = ("timestamp",)
 ) -> AssetEventCollectionResponse:
@@ -268,7 +271,7 @@ async def _events(call: Call, wanted: EventFilter, page: Paging) -> AssetEventCo
     return AssetEventCollectionResponse(*await listed(call, questions, wanted, page=page, shown=_event))
 
 
-@AIRFLOW_API.endpoint("POST", "/assets/events", permission=Permission.OPERATE, errors=(400, 404))
+@AIRFLOW_API.endpoint("POST", "/assets/events", permission=Permission.OPERATE, errors=(404,))
 async def create_asset_event(call: Call, body: CreateAssetEventsBody) -> AssetEventResponse:
     """Report an update of an asset. Its `extra` says that it comes from here, as in Airflow."""
     if body.access_control not in (None, AssetEventAccessControl(), AssetEventAccessControl(consumer_teams=())):
@@ -318,8 +321,8 @@ async def get_queued_event(
 )
 async def delete_asset_queued_events(call: Call, asset_id: RowId, before: datetime | None = None) -> None:
     """Forget the events of an asset that wait for runs."""
-    waiting = await call.place.ask(list_queued, asset_id=asset_id)
-    dag_ids = sorted({one.dag_id for one in waiting if call.who.may(Permission.OPERATE, one.dag_id)})
+    waiting = await call.place.ask(dags_with_queued, asset_id)
+    dag_ids = [dag_id for dag_id in waiting if call.who.may(Permission.OPERATE, dag_id)]
     await _forget(call, dag_ids, asset_id, before)
 
 
@@ -342,11 +345,11 @@ async def delete_queued_events(call: Call, dag_id: str, asset_id: RowId, before:
 async def _queued(
     call: Call, *, dag_id: str | None = None, asset_id: int | None = None, before: datetime | None = None
 ) -> QueuedEventCollectionResponse:
-    found = await call.place.ask(
-        list_queued, dag_id=dag_id, asset_id=asset_id, before=None if before is None else utc(before),
-        seen_dags=call.who.dag_ids,
-    )  # fmt: skip
-    return QueuedEventCollectionResponse(tuple(map(_queued_event, found)), len(found))
+    wanted = QueuedFilter(
+        dag_id=dag_id, asset_id=asset_id, before=None if before is None else utc(before), seen_dags=call.who.dag_ids
+    )
+    questions, page = (list_queued, count_queued), Paging(limit=MOST_ROWS)
+    return QueuedEventCollectionResponse(*await listed(call, questions, wanted, page=page, shown=_queued_event))
 
 
 async def _forget(call: Call, dag_ids: list[str], asset_id: int | None, before: datetime | None) -> None:

@@ -86,7 +86,7 @@ class DryRunBackfillCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", "/backfills", errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/backfills")
 async def get_backfills(
     call: Call, dag_id: str, page: PageQuery, order_by: OrderBy = ("id",)
 ) -> BackfillCollectionResponse:
@@ -103,7 +103,7 @@ async def get_one_backfill(call: Call, backfill_id: RowId) -> BackfillResponse:
     return _response(await _allowed(call, backfill_id, Permission.VIEW))
 
 
-@AIRFLOW_API.endpoint("POST", "/backfills", errors=(400, 404, 409))
+@AIRFLOW_API.endpoint("POST", "/backfills", errors=(404, 409))
 async def post_backfill(call: Call, body: BackfillPostBody) -> BackfillResponse:
     """Create a backfill."""
     check(call.who, Permission.OPERATE, body.dag_id)
@@ -113,7 +113,7 @@ async def post_backfill(call: Call, body: BackfillPostBody) -> BackfillResponse:
         raise Invalid(("body",), str(exc)) from exc
 
 
-@AIRFLOW_API.endpoint("POST", "/backfills/dry_run", errors=(400, 404, 409))
+@AIRFLOW_API.endpoint("POST", "/backfills/dry_run", errors=(404, 409))
 async def try_backfill(call: Call, body: BackfillPostBody) -> DryRunBackfillCollectionResponse:
     """Show the dates that a backfill would run."""
     check(call.who, Permission.OPERATE, body.dag_id)

@@ -58,7 +58,7 @@ class Step(NamedTuple):
     do: Callable[[], Awaitable[object]]
 
 
-@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}/dagRuns", errors=(400,))
+@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}/dagRuns")
 async def bulk_dag_runs(call: Call, dag_id: str, body: BulkBody[BulkDAGRunBody]) -> BulkResponse:
     """Mark, note or delete several runs."""
 
@@ -74,7 +74,7 @@ async def bulk_dag_runs(call: Call, dag_id: str, body: BulkBody[BulkDAGRunBody])
     return await _bulk(call, body, step, {"create": NOT_CREATED})
 
 
-@AIRFLOW_API.endpoint("PATCH", BASE, errors=(400,))
+@AIRFLOW_API.endpoint("PATCH", BASE)
 async def bulk_task_instances(
     call: Call, dag_id: str, dag_run_id: str, body: BulkBody[BulkTaskInstanceBody]
 ) -> BulkResponse:

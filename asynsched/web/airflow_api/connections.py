@@ -81,7 +81,7 @@ KIND: Kind[ConnectionBody, ConnectionInfo] = Kind(
 )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/connections", permission=Permission.OPERATE, errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/connections", permission=Permission.OPERATE)
 async def get_connections(
     call: Call,
     page: PageQuery,
@@ -101,13 +101,13 @@ async def get_one_connection(call: Call, connection_id: str) -> ConnectionRespon
     return connection_response(await call.place.ask(get_connection, connection_id))
 
 
-@AIRFLOW_API.endpoint("POST", "/connections", permission=Permission.ADMINISTER, status=201, errors=(400, 409))
+@AIRFLOW_API.endpoint("POST", "/connections", permission=Permission.ADMINISTER, status=201, errors=(409,))
 async def post_connection(call: Call, body: ConnectionBody) -> ConnectionResponse:
     """Create a connection."""
     return connection_response(await create_one(call, KIND, body))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/connections/{connection_id}", permission=Permission.ADMINISTER, errors=(400, 404))
+@AIRFLOW_API.endpoint("PATCH", "/connections/{connection_id}", permission=Permission.ADMINISTER, errors=(404,))
 async def patch_connection(
     call: Call, connection_id: str, body: ConnectionBody, update_mask: Names | None = None
 ) -> ConnectionResponse:
@@ -123,7 +123,7 @@ async def remove_connection(call: Call, connection_id: str) -> None:
     await delete_one(call, KIND, connection_id)
 
 
-@AIRFLOW_API.endpoint("PATCH", "/connections", permission=Permission.ADMINISTER, errors=(400,))
+@AIRFLOW_API.endpoint("PATCH", "/connections", permission=Permission.ADMINISTER)
 async def bulk_connections(call: Call, body: BulkBody[ConnectionBody]) -> BulkResponse:
     """Create, change and delete connections."""
     return await change_many(call, KIND, body)

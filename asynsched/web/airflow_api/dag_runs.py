@@ -114,7 +114,7 @@ class DAGRunsBatchBody(Dates, frozen=True, kw_only=True, forbid_unknown_fields=T
     conf_contains: str | None = None
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns", errors=(400, 404))
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns", errors=(404,))
 async def get_dag_runs(
     call: Call,
     dag_id: str,
@@ -152,7 +152,7 @@ async def _partition_days(call: Call, dag_id: str, query: RunQuery) -> Range:
     )
 
 
-@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns/list", errors=(400, 404))
+@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns/list", errors=(404,))
 async def get_list_dag_runs_batch(
     call: Call,
     dag_id: Literal["~"],  # noqa: ARG001 - the path has it

@@ -55,7 +55,7 @@ class DAGSourceResponse(Struct, frozen=True):
     dag_display_name: str
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagVersions", errors=(400, 404))
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagVersions", errors=(404,))
 async def get_dag_versions(
     call: Call,
     dag_id: str,

@@ -188,7 +188,7 @@ class MoreOfDags(Struct, frozen=True, kw_only=True):
 NO_MORE = MoreOfDags()
 
 
-@AIRFLOW_API.endpoint("GET", "/dags", errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/dags")
 async def get_dags(
     call: Call, query: DagQuery, more: MoreOfDags, page: PageQuery, order_by: OrderBy = ("dag_id",)
 ) -> DAGCollectionResponse:
@@ -199,7 +199,7 @@ async def get_dags(
     return DAGCollectionResponse(*await listed(call, questions, _filter(call, query, more), page=asked, shown=shown))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/dags", permission=Permission.VIEW, errors=(400, 404))
+@AIRFLOW_API.endpoint("PATCH", "/dags", permission=Permission.VIEW, errors=(404,))
 async def patch_dags(
     call: Call, body: DAGPatchBody, query: DagQuery, page: PageQuery, update_mask: Names | None = None
 ) -> DAGCollectionResponse:
@@ -225,7 +225,7 @@ async def get_one_dag(call: Call, dag_id: str) -> DAGResponse:
     return dag_response(call, await call.place.ask(get_dag, dag_id, active=False))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}", permission=Permission.OPERATE, errors=(400, 404))
+@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}", permission=Permission.OPERATE, errors=(404,))
 async def patch_dag(call: Call, dag_id: str, body: DAGPatchBody, update_mask: Names | None = None) -> DAGResponse:
     """Pause or unpause a DAG."""
     _check_mask(update_mask)
@@ -370,7 +370,7 @@ class TagQuery(Struct, frozen=True):
     tag_name_prefix_pattern: str | None = None
 
 
-@AIRFLOW_API.endpoint("GET", "/dagTags", errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/dagTags")
 async def get_dag_tags(
     call: Call, query: TagQuery, page: PageQuery, order_by: OrderBy = ("name",)
 ) -> DAGTagCollectionResponse:
@@ -435,7 +435,7 @@ class DAGWarningCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", "/dagWarnings", errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/dagWarnings")
 async def list_dag_warnings(
     call: Call,
     page: PageQuery,

@@ -86,7 +86,7 @@ class EventLogQuery(Struct, frozen=True, kw_only=True):
         return {name: value for name, value in values.items() if value is not None}
 
 
-@AIRFLOW_API.endpoint("GET", "/eventLogs", errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/eventLogs")
 async def get_event_logs(
     call: Call, query: EventLogQuery, page: PageQuery, order_by: OrderBy = ("event_log_id",)
 ) -> EventLogCollectionResponse:

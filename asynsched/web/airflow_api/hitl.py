@@ -121,7 +121,7 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-@AIRFLOW_API.endpoint("GET", f"{RUN}/hitlDetails", errors=(400,))
+@AIRFLOW_API.endpoint("GET", f"{RUN}/hitlDetails")
 async def get_hitl_details(
     call: Call, dag_id: str, dag_run_id: str, query: HITLQuery, page: PageQuery, order_by: OrderBy = ("ti_id",)
 ) -> HITLDetailCollection:
@@ -137,7 +137,7 @@ async def get_hitl_detail(call: Call, dag_id: str, dag_run_id: str, task_id: str
     return _detail(await call.place.ask(get_question, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index)))
 
 
-@AIRFLOW_API.endpoint("PATCH", QUESTION, permission=Permission.OPERATE, errors=(400, 403, 404, 409))
+@AIRFLOW_API.endpoint("PATCH", QUESTION, permission=Permission.OPERATE, errors=(403, 404, 409))
 async def update_hitl_detail(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex, body: UpdateHITLDetailPayload
 ) -> HITLDetailResponse:

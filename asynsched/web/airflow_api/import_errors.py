@@ -39,7 +39,7 @@ class ImportErrorCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", "/importErrors", errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/importErrors")
 async def get_import_errors(
     call: Call,
     page: PageQuery,

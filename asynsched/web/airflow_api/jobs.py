@@ -75,7 +75,7 @@ class JobQuery(Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/jobs", errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/jobs")
 async def get_jobs(call: Call, query: JobQuery, page: PageQuery, order_by: OrderBy = ("id",)) -> JobCollectionResponse:
     """List the schedulers, also ended ones."""
     wanted = query.filter(call.place.clock.now())

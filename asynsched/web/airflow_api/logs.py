@@ -47,7 +47,7 @@ class ExternalLogUrlResponse(Struct, frozen=True):
     url: str
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/logs/{{try_number}}", errors=(400, 404))
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/logs/{{try_number}}", errors=(404,))
 async def get_log(
     call: Call,
     dag_id: str,
@@ -71,7 +71,7 @@ async def get_log(
     return Response(await run_sync(_encoded, part), media_type=JSON)
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/externalLogUrl/{{try_number}}", errors=(404, 400))
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/externalLogUrl/{{try_number}}", errors=(404,))
 async def get_external_log_url(
     call: Call,
     dag_id: str,

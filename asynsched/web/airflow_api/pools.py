@@ -80,7 +80,7 @@ KIND: Kind[PoolBody, PoolInfo] = Kind(
 )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/pools", errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/pools")
 async def get_pools(
     call: Call,
     page: PageQuery,
@@ -100,25 +100,25 @@ async def get_one_pool(call: Call, pool_name: str) -> PoolResponse:
     return pool_response(await call.place.ask(get_pool, pool_name))
 
 
-@AIRFLOW_API.endpoint("POST", "/pools", permission=Permission.OPERATE, status=201, errors=(400, 409))
+@AIRFLOW_API.endpoint("POST", "/pools", permission=Permission.OPERATE, status=201, errors=(409,))
 async def post_pool(call: Call, body: PoolBody) -> PoolResponse:
     """Create a pool."""
     return pool_response(await create_one(call, KIND, body))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/pools/{pool_name:path}", permission=Permission.OPERATE, errors=(400, 404))
+@AIRFLOW_API.endpoint("PATCH", "/pools/{pool_name:path}", permission=Permission.OPERATE, errors=(404,))
 async def patch_pool(call: Call, pool_name: str, body: PoolPatchBody, update_mask: Names | None = None) -> PoolResponse:
     """Change a pool."""
     return pool_response(await change_one(call, KIND, pool_name, body, update_mask))
 
 
-@AIRFLOW_API.endpoint("DELETE", "/pools/{pool_name:path}", permission=Permission.OPERATE, status=204, errors=(400, 404))
+@AIRFLOW_API.endpoint("DELETE", "/pools/{pool_name:path}", permission=Permission.OPERATE, status=204, errors=(404,))
 async def remove_pool(call: Call, pool_name: str) -> None:
     """Delete a pool. Tasks that name it wait until a pool of that name exists again."""
     await delete_one(call, KIND, pool_name)
 
 
-@AIRFLOW_API.endpoint("PATCH", "/pools", permission=Permission.OPERATE, errors=(400,))
+@AIRFLOW_API.endpoint("PATCH", "/pools", permission=Permission.OPERATE)
 async def bulk_pools(call: Call, body: BulkBody[PoolBody]) -> BulkResponse:
     """Create, change and delete pools."""
     return await change_many(call, KIND, body)

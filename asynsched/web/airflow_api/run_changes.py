@@ -118,7 +118,7 @@ class ClearTaskInstanceCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns", permission=Permission.OPERATE, errors=(400, 404, 409))
+@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns", permission=Permission.OPERATE, errors=(404, 409))
 async def trigger_dag_run(call: Call, dag_id: str, body: TriggerDAGRunPostBody) -> DAGRunResponse:
     """Create a run of a DAG; a `run_after` in the future is its earliest start."""
     return await _trigger(call, dag_id, body, DagRunType.MANUAL)
@@ -139,7 +139,7 @@ async def _trigger(call: Call, dag_id: str, body: TriggerDAGRunPostBody, run_typ
     return run_response(await trigger_run(call.place, call.who.name, dag_id, wanted))
 
 
-@AIRFLOW_API.endpoint("POST", "/assets/{asset_id}/materialize", permission=Permission.OPERATE, errors=(400, 404, 409))
+@AIRFLOW_API.endpoint("POST", "/assets/{asset_id}/materialize", permission=Permission.OPERATE, errors=(404, 409))
 async def materialize_asset(call: Call, asset_id: RowId, body: MaterializeAssetBody | None) -> DAGRunResponse:
     """Create a run of the only DAG with a task that updates an asset."""
     dag_id = await call.place.ask(only_producer, asset_id, seen_dags=call.who.dag_ids)
@@ -147,7 +147,7 @@ async def materialize_asset(call: Call, asset_id: RowId, body: MaterializeAssetB
     return await _trigger(call, dag_id, body or MaterializeAssetBody(), DagRunType.ASSET_MATERIALIZATION)
 
 
-@AIRFLOW_API.endpoint("PATCH", RUN, permission=Permission.OPERATE, errors=(400, 404, 409))
+@AIRFLOW_API.endpoint("PATCH", RUN, permission=Permission.OPERATE, errors=(404, 409))
 async def patch_dag_run(
     call: Call, dag_id: str, dag_run_id: str, body: DAGRunPatchBody, update_mask: Names | None = None
 ) -> DAGRunResponse:
@@ -161,7 +161,7 @@ async def patch_dag_run(
     return run_response(await call.place.ask(get_run, *key))
 
 
-@AIRFLOW_API.endpoint("DELETE", RUN, permission=Permission.OPERATE, status=204, errors=(400, 404, 409))
+@AIRFLOW_API.endpoint("DELETE", RUN, permission=Permission.OPERATE, status=204, errors=(404, 409))
 async def delete_dag_run(call: Call, dag_id: str, dag_run_id: str) -> None:
     """Delete a run that is not running, with its rows and logs."""
     await delete_run(call.place, call.who.name, DagRunKey(dag_id, dag_run_id))
@@ -171,7 +171,7 @@ async def delete_dag_run(call: Call, dag_id: str, dag_run_id: str) -> None:
     "POST",
     f"{RUN}/clear",
     permission=Permission.OPERATE,
-    errors=(400, 404, 409),
+    errors=(404, 409),
     other_answer=ClearTaskInstanceCollectionResponse,
 )
 async def clear_dag_run(call: Call, dag_id: str, dag_run_id: str, body: DAGRunClearBody) -> DAGRunResponse | Response:
@@ -184,7 +184,7 @@ async def clear_dag_run(call: Call, dag_id: str, dag_run_id: str, body: DAGRunCl
 
 
 @AIRFLOW_API.endpoint(
-    "POST", "/dags/{dag_id}/clearDagRuns", errors=(400, 404, 409), other_answer=ClearTaskInstanceCollectionResponse
+    "POST", "/dags/{dag_id}/clearDagRuns", errors=(404, 409), other_answer=ClearTaskInstanceCollectionResponse
 )
 async def clear_dag_runs(call: Call, dag_id: str, body: BulkDAGRunClearBody) -> DAGRunCollectionResponse | Response:
     """Run the tasks of several runs again, and show the runs; with `dry_run`, the default, show only the tasks."""
@@ -236,10 +236,10 @@ async def _preview(call: Call, keys: Sequence[DagRunKey], body: DAGRunClearBody)
             shown += [NewTaskResponse(name, name) for name in new[:most]]
             total += len(new)
         else:
-            rows = await call.place.ask(preview_clear, key, request or ClearTasks(), now=call.place.clock.now())
-            infos = await call.place.ask(task_instances_of, *key, names_of(rows), at_most=most)
+            changed = await call.place.ask(preview_clear, key, request or ClearTasks(), now=call.place.clock.now())
+            infos = await call.place.ask(task_instances_of, *key, names_of(changed[:most]))
             shown += map(instance_response, infos)
-            total += len(rows)
+            total += len(changed)
     return ClearTaskInstanceCollectionResponse(tuple(shown), total)
 
 

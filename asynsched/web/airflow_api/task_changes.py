@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Annotated, cast
 
 import msgspec
+from anyio.to_thread import run_sync
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import force_setattr
 
@@ -23,6 +25,7 @@ from asynsched.queries.task_instances import (
     no_such_instance,
     task_instances_of,
 )
+from asynsched.scheduling.requests.run_requests import ChangedTask
 from asynsched.store.runs.requests import ClearTasks, MarkedTaskState, MarkTasks
 from asynsched.web.access import Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Names, is_meant
@@ -79,9 +82,9 @@ class ClearTaskInstancesBody(Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 @AIRFLOW_API.endpoint(
-    "PATCH", OF_INDEX, permission=Permission.OPERATE, errors=(400, 404, 409), name="patch_task_instance_by_map_index"
+    "PATCH", OF_INDEX, permission=Permission.OPERATE, errors=(404, 409), name="patch_task_instance_by_map_index"
 )
-@AIRFLOW_API.endpoint("PATCH", f"{BASE}/{{task_id}}", permission=Permission.OPERATE, errors=(400, 404, 409))
+@AIRFLOW_API.endpoint("PATCH", f"{BASE}/{{task_id}}", permission=Permission.OPERATE, errors=(404, 409))
 async def patch_task_instance(
     call: Call,
     dag_id: str,
@@ -99,10 +102,10 @@ async def patch_task_instance(
     "PATCH",
     f"{OF_INDEX}/dry_run",
     permission=Permission.OPERATE,
-    errors=(400, 404),
+    errors=(404,),
     name="patch_task_instance_dry_run_by_map_index",
 )
-@AIRFLOW_API.endpoint("PATCH", f"{BASE}/{{task_id}}/dry_run", permission=Permission.OPERATE, errors=(400, 404))
+@AIRFLOW_API.endpoint("PATCH", f"{BASE}/{{task_id}}/dry_run", permission=Permission.OPERATE, errors=(404,))
 async def patch_task_instance_dry_run(
     call: Call,
     dag_id: str,
@@ -116,7 +119,7 @@ async def patch_task_instance_dry_run(
     return await _preview(call, DagRunKey(dag_id, dag_run_id), (task_id,), map_index, body, update_mask)
 
 
-@AIRFLOW_API.endpoint("PATCH", GROUP, permission=Permission.OPERATE, errors=(400, 404, 409))
+@AIRFLOW_API.endpoint("PATCH", GROUP, permission=Permission.OPERATE, errors=(404, 409))
 async def patch_task_group_instances(
     call: Call,
     dag_id: str,
@@ -130,7 +133,7 @@ async def patch_task_group_instances(
     return await patch_instances(call, key, await _tasks_of(call, key, group_id), None, body, update_mask)
 
 
-@AIRFLOW_API.endpoint("PATCH", f"{GROUP}/dry_run", permission=Permission.OPERATE, errors=(400, 404))
+@AIRFLOW_API.endpoint("PATCH", f"{GROUP}/dry_run", permission=Permission.OPERATE, errors=(404,))
 async def patch_task_group_instances_dry_run(
     call: Call, dag_id: str, dag_run_id: str, group_id: str, body: PatchTaskInstanceBody
 ) -> TaskInstanceCollectionResponse:
@@ -139,9 +142,7 @@ async def patch_task_group_instances_dry_run(
     return await _preview(call, key, await _tasks_of(call, key, group_id), None, body, None)
 
 
-@AIRFLOW_API.endpoint(
-    "POST", "/dags/{dag_id}/clearTaskInstances", permission=Permission.OPERATE, errors=(400, 404, 409)
-)
+@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/clearTaskInstances", permission=Permission.OPERATE, errors=(404, 409))
 async def post_clear_task_instances(
     call: Call, dag_id: str, body: ClearTaskInstancesBody
 ) -> TaskInstanceCollectionResponse:
@@ -150,15 +151,15 @@ async def post_clear_task_instances(
     found: list[TaskInstanceInfo] = []
     total = 0
     for key in await _runs_to_clear(call, dag_id, body):
-        names: dict[tuple[str, int], None] = {}
+        changed: list[Sequence[ChangedTask]] = []
         for wanted in _requests(body):
             if body.dry_run:
-                rows = await call.place.ask(preview_clear, key, wanted.request, now=call.place.clock.now())
+                changed.append(await call.place.ask(preview_clear, key, wanted.request, now=call.place.clock.now()))
             else:
-                rows = list((await clear_tasks(call.place, call.who.name, key, wanted)).instances)
-            names |= dict.fromkeys(names_of(rows))
+                changed.append((await clear_tasks(call.place, call.who.name, key, wanted)).instances)
+        names = await run_sync(names_of, chain.from_iterable(changed))
         total += len(names)
-        found += await call.place.ask(task_instances_of, *key, list(names), at_most=MOST_ROWS - len(found))
+        found += await call.place.ask(task_instances_of, *key, names[: MOST_ROWS - len(found)])
     return _collection(found, total)
 
 
@@ -255,10 +256,13 @@ async def _preview(
     if request is None:
         return _collection(named)
     found: list[TaskInstanceInfo] = []
+    total = 0
     for run in await _runs(call, key, past=body.include_past, future=body.include_future):
-        rows = await call.place.ask(preview, run, request, now=call.place.clock.now())
-        found += await call.place.ask(task_instances_of, *run, names_of(rows), at_most=MOST_ROWS - len(found))
-    return _collection(found)
+        changed = await call.place.ask(preview, run, request, now=call.place.clock.now())
+        names = names_of(changed[: MOST_ROWS - len(found)])
+        found += await call.place.ask(task_instances_of, *run, names)
+        total += len(changed)
+    return _collection(found, total)
 
 
 async def _named(call: Call, key: DagRunKey, task_ids: Names, map_index: int | None) -> Sequence[TaskInstanceInfo]:

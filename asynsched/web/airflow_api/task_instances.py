@@ -183,7 +183,7 @@ OF_INDEX = f"{BASE}/{{task_id}}/{{map_index:index}}"
 """Of an instance of a mapped task, or with -1 of another one."""
 
 
-@AIRFLOW_API.endpoint("GET", BASE, errors=(400, 404))
+@AIRFLOW_API.endpoint("GET", BASE, errors=(404,))
 async def get_task_instances(
     call: Call,
     dag_id: str,
@@ -209,7 +209,7 @@ async def get_task_instances(
     return await _listed(call, wanted, page, order_by)
 
 
-@AIRFLOW_API.endpoint("POST", f"{BASE}/list", errors=(400, 404))
+@AIRFLOW_API.endpoint("POST", f"{BASE}/list", errors=(404,))
 async def get_task_instances_batch(
     call: Call,
     dag_id: Literal["~"],  # noqa: ARG001 - the path has it
@@ -249,7 +249,7 @@ async def get_mapped_task_instance(
     return await _whole(call, key)
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/listMapped", errors=(400, 404))
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/listMapped", errors=(404,))
 async def get_mapped_task_instances(
     call: Call,
     dag_id: str,

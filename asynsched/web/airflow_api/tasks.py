@@ -67,7 +67,7 @@ class TaskCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/tasks", errors=(400, 404))
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/tasks", errors=(404,))
 async def get_tasks(call: Call, dag_id: str, order_by: str = "task_id") -> TaskCollectionResponse | Response:
     """List the tasks of a DAG."""
     name = order_by.removeprefix("-")

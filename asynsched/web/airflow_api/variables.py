@@ -75,7 +75,7 @@ KIND: Kind[VariableBody, VariableInfo] = Kind(
 )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/variables", permission=Permission.OPERATE, errors=(400,))
+@AIRFLOW_API.endpoint("GET", "/variables", permission=Permission.OPERATE)
 async def get_variables(
     call: Call,
     page: PageQuery,
@@ -95,13 +95,13 @@ async def get_one_variable(call: Call, variable_key: str) -> VariableResponse:
     return variable_response(await call.place.ask(get_variable, variable_key))
 
 
-@AIRFLOW_API.endpoint("POST", "/variables", permission=Permission.OPERATE, status=201, errors=(400, 409))
+@AIRFLOW_API.endpoint("POST", "/variables", permission=Permission.OPERATE, status=201, errors=(409,))
 async def post_variable(call: Call, body: VariableBody) -> VariableResponse:
     """Create a variable."""
     return variable_response(await create_one(call, KIND, body))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/variables/{variable_key:path}", permission=Permission.OPERATE, errors=(400, 404))
+@AIRFLOW_API.endpoint("PATCH", "/variables/{variable_key:path}", permission=Permission.OPERATE, errors=(404,))
 async def patch_variable(
     call: Call, variable_key: str, body: VariableBody, update_mask: Names | None = None
 ) -> VariableResponse:
@@ -117,7 +117,7 @@ async def remove_variable(call: Call, variable_key: str) -> None:
     await delete_one(call, KIND, variable_key)
 
 
-@AIRFLOW_API.endpoint("PATCH", "/variables", permission=Permission.OPERATE, errors=(400,))
+@AIRFLOW_API.endpoint("PATCH", "/variables", permission=Permission.OPERATE)
 async def bulk_variables(call: Call, body: BulkBody[VariableBody]) -> BulkResponse:
     """Create, change and delete variables."""
     return await change_many(call, KIND, body)

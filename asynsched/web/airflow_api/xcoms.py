@@ -94,7 +94,7 @@ class XComQuery(Struct, frozen=True, kw_only=True):
     map_index_filter: MapIndex | None = None
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/xcomEntries", errors=(400, 404))
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/xcomEntries", errors=(404,))
 async def get_xcom_entries(
     call: Call,
     dag_id: str,
@@ -121,7 +121,7 @@ async def get_xcom_entries(
     return XComCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_listed))
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/xcomEntries/{{xcom_key:path}}", errors=(400, 404))
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/xcomEntries/{{xcom_key:path}}", errors=(404,))
 async def get_xcom_entry(
     call: Call,
     dag_id: str,
@@ -147,7 +147,7 @@ class ExtraLinkCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/links", errors=(400, 404))
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/links", errors=(404,))
 async def get_extra_links(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1, try_number: Number | None = None
 ) -> ExtraLinkCollectionResponse:
@@ -160,7 +160,7 @@ async def get_extra_links(
 
 
 @AIRFLOW_API.endpoint(
-    "POST", f"{BASE}/{{task_id}}/xcomEntries", permission=Permission.OPERATE, status=201, errors=(400, 404, 409)
+    "POST", f"{BASE}/{{task_id}}/xcomEntries", permission=Permission.OPERATE, status=201, errors=(404, 409)
 )
 async def create_xcom_entry(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, body: XComCreateBody
@@ -171,7 +171,7 @@ async def create_xcom_entry(
 
 
 @AIRFLOW_API.endpoint(
-    "PATCH", f"{BASE}/{{task_id}}/xcomEntries/{{xcom_key:path}}", permission=Permission.OPERATE, errors=(400, 404)
+    "PATCH", f"{BASE}/{{task_id}}/xcomEntries/{{xcom_key:path}}", permission=Permission.OPERATE, errors=(404,)
 )
 async def update_xcom_entry(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, xcom_key: str, body: XComUpdateBody
@@ -186,7 +186,7 @@ async def update_xcom_entry(
     f"{BASE}/{{task_id}}/xcomEntries/{{xcom_key:path}}",
     permission=Permission.OPERATE,
     status=204,
-    errors=(400, 404),
+    errors=(404,),
 )
 async def delete_xcom_entry(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, xcom_key: str, map_index: MapIndex = -1

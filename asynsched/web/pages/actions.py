@@ -1,5 +1,6 @@
 """`…/act`: clear, mark and cancel runs and tasks: first what that would change, then the change itself."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from starlette.responses import Response
@@ -10,7 +11,7 @@ from asynsched.queries.paging import BadRequest
 from asynsched.queries.run_actions import Clear, cancel_run, clear_tasks, mark_run, preview
 from asynsched.queries.runs import get_state
 from asynsched.queries.task_actions import Mark, mark_tasks
-from asynsched.scheduling.requests.run_requests import Submitted
+from asynsched.scheduling.requests.run_requests import ChangedTask, Submitted
 from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkRun, MarkTasks, RunRequest
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
@@ -73,7 +74,8 @@ async def confirm(
     options = frozenset(name for name, value in zip(OPTIONS, given, strict=True) if value)
     wish, key = Wish(action, task_id, map_index, state, options), DagRunKey(dag_id, run_id)
     run = await call.place.ask(get_state, *key)
-    problem, touched = "", []
+    problem = ""
+    touched: Sequence[ChangedTask] = ()
     try:
         touched = await call.place.ask(preview, key, wish.request, now=call.place.clock.now())
     except BadRequest:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from asynsched.errors import AsynschedError
+from asynsched.queries.paging import Page, Paging
 from asynsched.queries.users import (
     LONGEST_TOKEN,
     SCOPES,
@@ -13,8 +14,8 @@ from asynsched.queries.users import (
     digest_of,
     end_own_session,
     issue_token,
-    list_own_sessions,
-    list_own_tokens,
+    list_sessions,
+    list_tokens,
     revoke_token,
 )
 from asynsched.store.users import PERSONAL, SESSION, find_holder
@@ -35,6 +36,7 @@ from asynsched.web.pages.page import (
 from asynsched.web.stored_access import cookie_name, is_secure, root_of
 
 USUAL_DAYS = 90
+PAGE_ROWS = 100
 NO_SESSION = (
     "This page is for people who have signed in here by a password, a link or a provider. For others, `asynsched tokens"
     " create` makes a token."
@@ -51,9 +53,9 @@ class Made(NamedTuple):
 
 
 @PAGE.endpoint("GET", "/tokens")
-async def tokens(call: Call) -> Response:
+async def tokens(call: Call, tokens_after: str = "", sessions_after: str = "") -> Response:
     """Show one's tokens and sessions, and the form of a new token; once, the secret of one that was just made."""
-    answer = await _show(call)
+    answer = await _show(call, tokens_after=tokens_after, sessions_after=sessions_after)
     if call.request.cookies.get(_made_cookie(call)) is not None:
         answer.delete_cookie(_made_cookie(call), path=root_of(call.request) or "/", secure=is_secure(call.request))
     return answer
@@ -121,14 +123,18 @@ async def _just_made(call: Call) -> Made | None:
     return None if holder is None or holder.token.owner != call.who.name else Made(holder.token.label, secret)
 
 
-async def _show(call: Call, typed: Typed = NOTHING_TYPED) -> Response:
+async def _show(
+    call: Call, typed: Typed = NOTHING_TYPED, *, tokens_after: str = "", sessions_after: str = ""
+) -> Response:
     if not _has_signed_in(call):
-        return await show(call, "tokens.html", made=None, tokens=(), problem=NO_SESSION)
-    issuer, now = _issuer(call), call.place.clock.now()
+        return await show(call, "tokens.html", made=None, tokens=Page(()), problem=NO_SESSION)
+    issuer = _issuer(call)
+    own = issuer.own(call.place.clock.now())
     return await show(
         call, "tokens.html", made=await _just_made(call), problem="",
-        tokens=await call.place.ask(list_own_tokens, issuer, now=now),
-        sessions=await call.place.ask(list_own_sessions, issuer, now=now), own_id=await _own_id(call),
+        tokens=await call.place.ask(list_tokens, own, Paging(limit=PAGE_ROWS, after=tokens_after or None)),
+        sessions=await call.place.ask(list_sessions, own, Paging(limit=PAGE_ROWS, after=sessions_after or None)),
+        own_id=await _own_id(call),
         scopes=SCOPES[: SCOPES.index(issuer.scope) + 1], days=USUAL_DAYS, most_days=LONGEST_TOKEN.days,
         typed=typed, status=typed.status,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from asynsched.queries.users import (
     LONGEST_PASSWORD,
     ROLES,
     SHORTEST_PASSWORD,
+    TokenFilter,
     about_roles,
     create_user,
     delete_token,
@@ -67,13 +68,13 @@ async def create(call: Call) -> Response:
 
 
 @PAGE.endpoint("GET", "/users/{name:path}", permission=Permission.ADMINISTER)
-async def user(call: Call, name: str) -> Response:
+async def user(call: Call, name: str, sessions_after: str = "", tokens_after: str = "") -> Response:
     """Show a user's roles, sessions and tokens."""
-    info, now = await call.place.ask(get_user, name), call.place.clock.now()
+    info, wanted = await call.place.ask(get_user, name), TokenFilter(now=call.place.clock.now(), owner=name)
     return await show(
         call, "user.html", user=info, roles=ROLES, shortest=SHORTEST_PASSWORD, longest=LONGEST_PASSWORD,
-        sessions=await call.place.ask(list_sessions, name, now=now),
-        tokens=await call.place.ask(list_tokens, name, now=now),
+        sessions=await call.place.ask(list_sessions, wanted, Paging(limit=PAGE_ROWS, after=sessions_after or None)),
+        tokens=await call.place.ask(list_tokens, wanted, Paging(limit=PAGE_ROWS, after=tokens_after or None)),
     )  # fmt: skip
 
 

@@ -1,0 +1,99 @@
+"""The command line's JSON of a list has what the client returns for the same database, field by field."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from anyio.to_thread import run_sync
+from click.testing import CliRunner
+
+from asynsched.cli.app import build_app
+from asynsched.client.client import LocalClient
+from asynsched.client.operation import OPERATIONS
+from asynsched.clock import Clock
+from asynsched.queries.paging import Page
+from asynsched.queries.place import Place
+from asynsched.queries.users import Issuer, issue_token, sign_in
+from tests.web.filling import RUN_ID
+
+NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)
+LISTS = {
+    "dags list": ("list_dags", {}),
+    "dags tags": ("list_tags", {}),
+    "dags versions report": ("list_versions", {"dag_id": "report"}),
+    "dags errors --warnings": ("list_import_errors", {}),
+    "dags next daily -n 2 --now 2026-02-01T12:00:00Z": ("upcoming", {"dag_id": "daily", "n": 2, "now": NOON}),
+    "runs list": ("list_runs", {}),
+    f"tasks list report {RUN_ID}": ("list_tasks", {"dag_id": "report", "run_id": RUN_ID}),
+    "tasks awaiting": ("list_questions", {}),
+    "backfill list": ("list_backfills", {}),
+    "deadlines list": ("list_deadlines", {}),
+    "assets list": ("list_assets", {}),
+    "assets events": ("list_asset_events", {}),
+    "assets queued": ("list_queued_events", {}),
+    "pools list": ("list_pools", {}),
+    "variables list": ("list_variables", {}),
+    "connections list": ("list_connections", {}),
+    "users list": ("list_users", {}),
+    "users sessions --user ada": ("list_user_sessions", {"name": "ada"}),
+    "tokens list --user ada": ("list_user_tokens", {"name": "ada"}),
+    "schedulers list": ("list_schedulers", {}),
+    "plugins list": ("list_plugins", {}),
+    "audit list": ("list_audit", {}),
+}
+"""The commands that list something, and the methods that return the same."""
+PARTS = {"list_callbacks": "runs show", "list_backfill_dates": "backfill show"}
+"""Methods whose rows are shown as a part of something."""
+OTHERS = {
+    "list_providers": "`providers list` adds what their hooks offer",
+    "list_tries": "`tasks list --all-tries` lists those of a whole run",
+    "list_late": "it is two lists",
+    "list_warnings": "they are of DAGs, not of files",
+    "list_sessions": "a command has no session of its own",
+    "list_tokens": "a command's own are those of `tokens list --mine`",
+}
+
+
+@pytest.fixture
+def asked(site):
+    """Return a function that gives the JSON of a command, and one of a method of the client."""
+    client = LocalClient(lambda: Place(site.database, site.settings.home_path, site.settings, Clock()), "ada")
+    place = ["--home", site.settings.home, *(["--database", site.settings.database] if site.settings.database else [])]
+
+    async def command(words: str) -> object:
+        done = await run_sync(lambda: CliRunner().invoke(build_app(), [*words.split(), *place, "-o", "json"]))
+        assert done.exit_code == 0, done.output
+        return msgspec.json.decode(done.stdout)
+
+    async def method(called: str, /, **arguments: object) -> object:
+        found = await getattr(client, called)(**arguments)
+        return msgspec.json.decode(msgspec.json.encode(found.items if isinstance(found, Page) else found))
+
+    return client, command, method
+
+
+def ordered(rows):
+    return sorted(rows, key=msgspec.json.encode)
+
+
+async def test_each_list_of_the_command_line_has_the_fields_of_the_client(asked, site):
+    client, command, method = asked
+    await client.create_user("ada", ("viewer",))
+    filled = await client.backfill("daily", NOON - timedelta(days=3), NOON)
+    issuer = Issuer("ada", None, "administer")
+    lasts = {"now": datetime.now(UTC), "lasts": timedelta(days=1)}
+    await site.database.write(issue_token, issuer, "a token", scope="view", dag_ids=None, **lasts)
+    await site.database.write(sign_in, "secret", "ada", user_id=None, **lasts)
+    for words, (name, arguments) in LISTS.items():
+        assert ordered(await command(words)) == ordered(await method(name, **arguments)), words
+    run = await command(f"runs show fails {RUN_ID}")
+    assert run["callbacks"] == await method("list_callbacks", run=("fails", RUN_ID))
+    assert run.items() >= (await method("get_run", run=("fails", RUN_ID))).items()
+    shown = await command(f"backfill show {filled.id}")
+    assert shown["dates"] == await method("list_backfill_dates", dag_id="daily", backfill_id=filled.id)
+    assert await command("dags show report") == await method("get_dag_details", dag_id="report")
+
+
+def test_each_list_of_the_client_is_compared():
+    lists = {name for name in OPERATIONS if name.startswith("list_")}
+    assert lists == ({name for name, _ in LISTS.values()} | PARTS.keys() | OTHERS.keys()) - {"upcoming"}
