@@ -54,6 +54,8 @@ def test_more_runs_than_were_asked_for_at_once_are_all_made(site):
         "data_interval_start": "2025-01-03T00:00:00Z",
         "data_interval_end": "2025-01-05T00:00:00Z",
         "run_after": "2025-01-05T00:00:00Z",
+        "partition_date": None,
+        "partition_key": None,
     }
     run = site.json("dags", "trigger", "own", "--logical-date", "2026-01-10")
     assert (run["data_interval_start"], run["data_interval_end"]) == ("2026-01-08T00:00:00Z", "2026-01-10T00:00:00Z")

@@ -71,8 +71,6 @@ class CallsOfTheLoop:
 
 @pytest.mark.parametrize("name", ACTIONS)
 async def test_the_loop_works_little_for_thousands_of_changed_instances(site, name, monkeypatch):
-    if site.database.is_shared:
-        pytest.skip("PostgreSQL's driver makes the rows on the event loop")
     for module in (run_changes, task_changes):
         monkeypatch.setattr(module, "MOST_ROWS", 10)
     await site.database.write(add_instances)
@@ -82,7 +80,7 @@ async def test_the_loop_works_little_for_thousands_of_changed_instances(site, na
     assert answer.status_code == 200, answer.text
     found = answer.json()
     assert (found["total_entries"] if isinstance(found, dict) else len(found)) > MANY
-    assert calls.n < MANY
+    assert calls.n < MANY or site.database.is_shared  # PostgreSQL's driver makes the rows on the loop
 
 
 SMALL = {"upcoming", "rendered_fields", "links", "list_schedulers", "list_plugins", "list_providers"}
