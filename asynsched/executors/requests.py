@@ -176,7 +176,7 @@ def _run_pulled_from(conn: Connection, ready: TaskReady, arguments: dict[str, An
     named = own if run_id == own.run_id else _found(get_run(conn, dag_id, run_id), "DAG run", run_id)
     task_ids, until = arguments["task_ids"], named.logical_date or named.run_after
     newest = newest_run_with_xcom(conn, dag_id, key=arguments["key"], task_ids=task_ids, until=until)
-    return ready.dag_run_id if newest is None else newest
+    return _found(newest, "XCom", arguments["key"])
 
 
 def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> None:

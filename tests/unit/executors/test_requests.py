@@ -124,3 +124,7 @@ async def test_values_of_earlier_runs_end_at_the_date_of_the_run_that_is_named(d
     assert found == {
         None: "undated", "own": "undated", "first": "first", "undated": "undated", "dated": "dated", "late": "late",
     }  # fmt: skip
+    await database.write(put_xcom, XComRow(ids["own"], "t", -1, "new", b"1", NOON))
+    for elsewhere in ({"run_id": "first"}, {"dag_id": "other"}):
+        asked = {"key": "new", "task_ids": ["t"], "include_prior_dates": True, **elsewhere}
+        assert not (await answerer.answer(Request("token", 2, "xcom_pull", asked), ready)).found, "it is of the own run"
