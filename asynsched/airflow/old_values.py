@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from asynsched.authoring.airflow_2 import OLD_VALUES
 
-_CONTEXT = re.compile(r"context|ctx|kwargs")
-"""In the name of a variable that holds a context."""
+_CONTEXT = re.compile(r"context|ctx")
+"""In the name of a variable that holds a context. In a task's function, `kwargs` are one, too."""
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _TEMPLATE = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
 _NAMES = re.compile(r"(?<![\w.'\"])(?:" + "|".join(sorted(OLD_VALUES, key=len, reverse=True)) + r")\b(?!\s*=[^=])")
 
@@ -23,40 +24,61 @@ def _in_text(text: str) -> Iterator[tuple[int, str]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     functions = _functions_of_tasks(tree)
+    of_tasks = {id(node) for function in functions for node in ast.walk(function)}
     for node in ast.walk(tree):
         match node:
-            case ast.Subscript(value=of, slice=ast.Constant(value=str(name))) if name in OLD_VALUES and _is_context(of):
-                yield node.lineno, name
-            case ast.Call(
-                func=ast.Attribute(value=of, attr="get" | "pop"), args=[ast.Constant(value=str(name)), *_]
-            ) if name in OLD_VALUES and _is_context(of):
-                yield node.lineno, name
-            case ast.FunctionDef() | ast.AsyncFunctionDef() if node.name in functions:
-                given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-                yield from ((one.lineno, one.arg) for one in given if one.arg in OLD_VALUES)
+            case ast.Subscript(value=of, slice=ast.Constant(value=str(name))):
+                if name in OLD_VALUES and _is_context(of, in_task=id(node) in of_tasks):
+                    yield node.lineno, name
+            case ast.Call(func=ast.Attribute(value=of, attr="get" | "pop"), args=[ast.Constant(value=str(name)), *_]):
+                if name in OLD_VALUES and _is_context(of, in_task=id(node) in of_tasks):
+                    yield node.lineno, name
             case ast.Constant(value=str(content)):
                 for template in _TEMPLATE.finditer(content):
                     yield from ((node.lineno, name) for name in _NAMES.findall(template[1]))
+    for function in functions:
+        yield from _parameters(function, tree)
 
 
-def _is_context(node: ast.expr) -> bool:
+def _parameters(function: _Function, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the parameters that get an old value, unless the file itself may give them another one."""
+    n_given, given = 0, set[object]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=args) if name == function.name:
+                n_given = max(n_given, len(args))
+                given.update(one.arg for one in node.keywords)
+            case ast.keyword(arg="op_kwargs", value=ast.Dict(keys=keys)):
+                given.update(key.value for key in keys if isinstance(key, ast.Constant))
+            case ast.keyword(arg="op_args"):
+                n_given = len(function.args.args)
+    in_order = (*function.args.posonlyargs, *function.args.args)[n_given:]
+    for one in (*in_order, *function.args.kwonlyargs):
+        if one.arg in OLD_VALUES and one.arg not in given:
+            yield one.lineno, one.arg
+
+
+def _is_context(node: ast.expr, *, in_task: bool) -> bool:
     match node:
         case ast.Name(id=name):
-            return _CONTEXT.search(name.lower()) is not None
+            return _CONTEXT.search(name.lower()) is not None or (in_task and "kwargs" in name.lower())
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             return name == "get_current_context"
     return False
 
 
-def _functions_of_tasks(tree: ast.AST) -> set[str]:
-    """Return the names of functions that get values of the context by the names of their parameters."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "python_callable" and isinstance(node.value, ast.Name):
-            found.add(node.value.id)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(map(_is_task, node.decorator_list)):
-            found.add(node.name)
-    return found
+def _functions_of_tasks(tree: ast.AST) -> list[_Function]:
+    """Return the functions that get values of the context by the names of their parameters."""
+    called = {
+        node.value.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg == "python_callable" and isinstance(node.value, ast.Name)
+    }
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, _Function) and (node.name in called or any(map(_is_task, node.decorator_list)))
+    ]
 
 
 def _is_task(decorator: ast.expr) -> bool:
