@@ -35,8 +35,8 @@ async def in_own_thread(work: Callable[[], T], limiter: CapacityLimiter, name: s
     def call() -> None:
         try:
             result = work()
-        except Exception as exc:  # noqa: BLE001 - the caller gets it
-            error = exc
+        except BaseException as exc:  # noqa: BLE001 - the caller gets it; one that ends programs must not end the loop
+            error = exc if isinstance(exc, Exception) else RuntimeError(f"{type(exc).__name__}: {exc}")
             set_answer = lambda: answer.set_exception(error)  # noqa: E731
         else:
             set_answer = lambda: answer.set_result(result)  # noqa: E731
