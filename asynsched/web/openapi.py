@@ -43,14 +43,16 @@ def document(api: Api, prefix: str) -> dict[str, Any]:
 def _instants_of(types: Sequence[Any]) -> dict[str, frozenset[str]]:
     """Return the fields that are instants, by the structs within some types: msgspec's schemas say only `string`."""
     found: dict[str, frozenset[str]] = {}
+    seen = set()  # Page[A] and Page[B] have one name
     left = list(msgspec.inspect.multi_type_info(types))
     while left:
         kind = left.pop()
-        if isinstance(kind, msgspec.inspect.StructType) and kind.cls.__name__ not in found:
+        if not isinstance(kind, msgspec.inspect.StructType):
+            left += _parts_of(kind)
+        elif kind.cls not in seen:
+            seen.add(kind.cls)
             found[kind.cls.__name__] = frozenset(one.encode_name for one in kind.fields if _is_instant(one.type))
             left += [one.type for one in kind.fields]
-        else:
-            left += _parts_of(kind)
     return found
 
 

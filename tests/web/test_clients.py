@@ -620,11 +620,23 @@ async def test_the_document_has_every_request_with_examples_that_fit(site):
             msgspec.convert(operation.answer, operation.result)
     run = document["components"]["schemas"]["RunInfo"]["properties"]
     assert run["run_after"]["format"] == run["logical_date"]["anyOf"][0]["format"] == "date-time"
+    instants = {
+        (name, field): _formats(kind)
+        for name, struct in document["components"]["schemas"].items()
+        for field, kind in struct.get("properties", {}).items()
+        if field.endswith("_at")
+    }
+    assert {formats == {"date-time"} for formats in instants.values()} == {True}, instants
     pool = document["components"]["schemas"]["PoolInfo"]
     assert (pool["description"], pool["properties"]["slots"]["description"]) == (
         "A pool, and its slots.",
         "-1: no limit.",
     )
+
+
+def _formats(kind: dict) -> set[str | None]:
+    """Return the formats of the texts that a schema allows."""
+    return {one.get("format") for one in kind.get("anyOf", [kind]) if one.get("type") == "string"}
 
 
 async def test_a_simulation_does_not_tell_of_dags_that_its_reader_may_not_see(clients):

@@ -398,11 +398,9 @@ _ADOPT = (
 )
 
 
+# There may be tens of thousands of them, so they leave the database's thread in place of their wide rows.
 class ChangedTask(msgspec.Struct, frozen=True, gc=False):
-    """A task instance that an action has changed, or would change, as it was before.
-
-    There may be tens of thousands of them, so they leave the database's thread in place of their wide rows.
-    """
+    """A task instance that an action has changed, or would change, as it was before."""
 
     task_id: str
     map_index: int
