@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import namedtuple
 
 from asynsched.airflow.exceptions import (
@@ -126,7 +125,7 @@ def _single_values(file_path: str) -> dict[str, Any]:
 
 
 def _ending(file_path: str) -> str:
-    return os.path.splitext(file_path)[1].lstrip(".").lower()  # noqa: PTH122 - pathlib would be loaded for this
+    return file_path.rpartition(".")[2].lower()  # also of a file that is named .env
 
 
 def _content(file_path: str) -> dict[str, Any]:
@@ -174,6 +173,8 @@ def _read_yaml(text: str) -> tuple[Any, list[_Error]]:
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else 1
         return {}, [_Error(line, exc.problem or "this is not YAML")]
+    except (yaml.YAMLError, ValueError) as exc:  # a control character, or a date that there is not
+        return {}, [_Error(1, str(exc))]
 
 
 _READERS: dict[str, Callable[[str], tuple[Any, list[_Error]]]] = {

@@ -235,7 +235,7 @@ def read_object(file: str, what: str, form: type[T]) -> T:
     It is JSON, or by its ending YAML or lines of `name=value`, as Airflow writes them.
     """
     try:
-        if Path(file).suffix.lower() in (".env", ".yaml", ".yml"):
+        if file.lower().endswith((".env", ".yaml", ".yml")):
             return msgspec.convert(load_variables(file), form)
         content = sys.stdin.buffer.read() if file == STANDARD_STREAM else Path(file).read_bytes()
         return msgspec.json.decode(content.decode("utf-8-sig"), type=form)

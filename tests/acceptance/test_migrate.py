@@ -337,9 +337,9 @@ def test_exports_in_yaml_and_env_are_imported_as_well(site):
         'plain={"conn_type": "http", "host": "h"}',
         'bad={"x',
     ]
-    (site.root / "c.env").write_text("\n".join(lines))
+    (site.root / ".env").write_text("\n".join(lines))
     (site.root / "v.env").write_text("c=1\nno value\n")
-    report = migrate(site, "--connections", "c.env", "--apply", code=1)
+    report = migrate(site, "--connections", ".env", "--apply", code=1)
     assert imported(report)["connection"] == {"new": 2, "left_out": 1}
     refused = site.run("migrate", str(site.dags), "--variables", "v.env", code=1)
     assert "v.env:2: the line must be name=value" in refused.stderr

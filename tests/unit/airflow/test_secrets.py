@@ -134,7 +134,7 @@ def test_the_settings_become_airflows_variables_and_do_not_show_arguments():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("all.env", "# comment\n\ndb=mysql://host:1/shop\n"),
+        (".env", "# comment\n\ndb=mysql://host:1/shop\n"),
         ("all.json", '{"db": {"conn_type": "mysql", "host": "host", "port": 1, "schema": "shop"}}'),
         ("all.json", '{"db": [{"conn_id": "db", "conn_type": "mysql", "host": "host", "port": 1, "schema": "shop"}]}'),
         ("all.yaml", "db: mysql://host:1/shop"),
@@ -161,6 +161,8 @@ def test_extra_dejson_is_the_extra_of_a_connection(tmp_path):
         ("all.json", "{", AirflowFileParseException, r"all\.json:1: "),
         ("all.json", "[]", AirflowFileParseException, r"all\.json:1: the file must hold an object"),
         ("all.yaml", "a: [", AirflowFileParseException, r"all\.yaml:\d: "),
+        ("all.yaml", "a: \x01", AirflowFileParseException, r"all\.yaml:1: .*not allowed"),
+        ("all.yaml", "a: 2024-02-30", AirflowFileParseException, r"all\.yaml:1: .*day"),
         ("all.yaml", "", AirflowFileParseException, r"all\.yaml:1: the file is empty"),
         ("all.env", "db=x://a\ndb=x://b", ConnectionNotUnique, "there are 2 connections 'db'"),
         ("all.json", '{"db": {"hots": ""}}', AsynschedException, "'db' has unknown fields: hots"),
