@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 
 import anyio
@@ -10,10 +11,11 @@ import click
 import msgspec
 
 from asynsched.cli.command import command, completes
+from asynsched.cli.lookup import known_dag_of
 from asynsched.cli.output import Output, cell, printable
 from asynsched.cli.session import Session
 from asynsched.clock import Clock
-from asynsched.errors import StoreUnavailable
+from asynsched.errors import StoreUnavailable, ungrouped
 from asynsched.keys import instance_name
 from asynsched.queries.events import Change, EventReader, Missed
 from asynsched.queries.listening import start_feed
@@ -36,10 +38,12 @@ def events(session: Session, output: Output, dag_id: str | None, run_id: str | N
     Each is a line; with --output json, an object with a `number` for --since. If changes are not stored any more, or
     come faster than they are read, a line says at which number it goes on.
     """
-    if dag_id is not None and run_id is not None:
-        run_id = session.read(run_named, dag_id, run_id).run_id
+    if dag_id is not None:
+        known_dag_of(session, dag_id)
+        run_id = run_id and session.read(run_named, dag_id, run_id).run_id
     _ = session.database  # fails with advice if it does not exist
-    asyncio.run(_follow(session, since, dag_id, run_id, _as_json if output is Output.JSON else _as_line))
+    with ungrouped():
+        asyncio.run(_follow(session, since, dag_id, run_id, _as_json if output is Output.JSON else _as_line))
 
 
 async def _follow(
@@ -65,7 +69,7 @@ async def _follow(
 
 async def _write(reader: EventReader, shown: Callable[[Change | Missed], str], clock: Clock) -> None:
     """Write each event; go on after an outage of the database."""
-    async with reader:
+    with closing(reader):
         while True:
             try:
                 event = await anext(reader)

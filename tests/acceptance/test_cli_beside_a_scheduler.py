@@ -67,6 +67,7 @@ def test_events_are_followed_as_lines_from_a_number_on_until_ctrl_c(site):
         assert following.stderr.read() == ""
     assert line.startswith(f"{changes[-1]['number']} ")
     assert line.endswith(" told of slow success: all tasks have ended\n"), line
+    assert "Did you mean slow?" in site.run("events", "slwo", code=1).stderr
 
 
 def test_ctrl_c_ends_the_wait_and_leaves_the_run_alone(site):
