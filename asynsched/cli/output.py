@@ -37,7 +37,7 @@ class Listing(NamedTuple):
 
     Attributes:
         columns: The fields in a wide table.
-        rows: Structs, or their fields by name. JSON has each whole, as the REST API has it.
+        rows: Structs, or their fields by name. JSON has each whole, as the REST API has it, and what is derived.
         nothing: Printed on standard error instead of an empty table.
         derived: Columns that are no fields, and how each is made from a row.
         usual: The columns of a table that is not wide; empty for all.
@@ -177,9 +177,10 @@ def show(answer: Answer, output: Output, *, wide: bool = False) -> None:
 
 
 def as_json(answer: Answer) -> str:
-    """Return the JSON of an answer: a list of objects for a listing, one object otherwise. Instants are ISO 8601."""
+    """Return an answer as JSON: for a listing a list of objects or names, else one object. Instants are ISO 8601."""
     if isinstance(answer, Listing):
-        value: Any = list(answer.rows)
+        have_fields = not any(isinstance(row, str) for row in answer.rows)
+        value: Any = answer.cells() if answer.derived and have_fields else list(answer.rows)
     else:
         value = dict(answer.fields)
     encoded = msgspec.json.encode(value, enc_hook=str)

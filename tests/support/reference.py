@@ -46,7 +46,7 @@ shows instants in the machine's time zone. In a file or a pipe, a table does not
 usual columns, one line for each row, and instants as ISO 8601 in UTC. `--wide` shows every column, with such instants.
 
 `--output json` writes one JSON document with every field to standard output, and nothing else; a listing is a list of
-objects. Notes, progress and errors go to standard error. Instants are ISO 8601 in UTC.
+objects, or of names. Notes, progress and errors go to standard error. Instants are ISO 8601 in UTC.
 
 A command that asks for confirmation does nothing without a terminal, unless you give `--yes`.
 

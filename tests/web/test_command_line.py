@@ -85,7 +85,11 @@ async def test_each_list_of_the_command_line_has_the_fields_of_the_client(asked,
     await site.database.write(issue_token, issuer, "a token", scope="view", dag_ids=None, **lasts)
     await site.database.write(sign_in, "secret", "ada", user_id=None, **lasts)
     for words, (name, arguments) in LISTS.items():
-        assert ordered(await command(words)) == ordered(await method(name, **arguments)), words
+        rows, its_rows = ordered(await command(words)), ordered(await method(name, **arguments))
+        assert len(rows) == len(its_rows), words
+        for row, its_row in zip(rows, its_rows, strict=True):
+            # What a table has beside the fields, such as the states of watchers, is there as well.
+            assert row == its_row or row.items() >= its_row.items(), words
     run = await command(f"runs show fails {RUN_ID}")
     assert run["callbacks"] == await method("list_callbacks", run=("fails", RUN_ID))
     assert run.items() >= (await method("get_run", run=("fails", RUN_ID))).items()
