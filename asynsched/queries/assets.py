@@ -400,12 +400,6 @@ def _queued(wanted: QueuedFilter) -> sa.Subquery:
     return _QUEUED.where(*conditions, *one_of(asset_dag_run_queue.c.dag_id, wanted.seen_dags)).subquery()
 
 
-def dags_with_queued(conn: Connection, asset_id: int) -> list[str]:
-    """Return the DAGs for whose runs events of an asset wait."""
-    found = _queued(QueuedFilter(asset_id=asset_id))
-    return list(conn.scalars(sa.select(found.c.dag_id).order_by(found.c.dag_id)))
-
-
 def delete_queued(
     conn: Connection, *, dag_ids: Sequence[str], asset_id: int | None = None, before: datetime | None = None
 ) -> Act[int]:

@@ -21,7 +21,6 @@ from asynsched.queries.assets import (
     count_events,
     count_queued,
     create_event,
-    dags_with_queued,
     delete_queued,
     get_alias,
     get_asset,
@@ -31,7 +30,7 @@ from asynsched.queries.assets import (
     list_queued,
 )
 from asynsched.queries.paging import MOST_ROWS, Paging, Pattern, utc
-from asynsched.store.assets import INLET, OUTLET, SCHEDULE
+from asynsched.store.assets import INLET, OUTLET, SCHEDULE, waiting_dag_ids
 from asynsched.web.access import Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, OrderBy, PageQuery, RowId, listed, paging
 from asynsched.web.airflow_api.filters import bounds, pattern
@@ -321,7 +320,7 @@ async def get_queued_event(
 )
 async def delete_asset_queued_events(call: Call, asset_id: RowId, before: datetime | None = None) -> None:
     """Forget the events of an asset that wait for runs."""
-    waiting = await call.place.ask(dags_with_queued, asset_id)
+    waiting = await call.place.ask(waiting_dag_ids, asset_id)
     dag_ids = [dag_id for dag_id in waiting if call.who.may(Permission.OPERATE, dag_id)]
     await _forget(call, dag_ids, asset_id, before)
 
