@@ -74,8 +74,8 @@ def test_an_empty_table_says_so_beside_standard_output(capsys):
 
 def test_json_has_the_fields_by_name_and_instants_in_iso_8601(capsys):
     at = datetime(2026, 1, 2, tzinfo=timezone(timedelta(0)))
-    show(Listing(("a",), [{"a": HOSTILE, "at": at}], derived={"b": str}), Output.JSON)
-    assert json.loads(capsys.readouterr().out) == [{"a": HOSTILE, "at": "2026-01-02T00:00:00Z"}]
+    show(Listing(("a",), [{"a": HOSTILE, "at": at}], derived={"b": len}), Output.JSON)
+    assert json.loads(capsys.readouterr().out) == [{"a": HOSTILE, "at": "2026-01-02T00:00:00Z", "b": 2}]
     show(Record({"a": 1, "rows": [{"b": 2}]}, sections={"rows": ()}), Output.JSON)
     assert json.loads(capsys.readouterr().out) == {"a": 1, "rows": [{"b": 2}]}
     show(Done("It is done.", {"a": 1}), Output.JSON)
