@@ -9,6 +9,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+USES = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
+
 
 class Authority:
     """An authority with a key of its own.
@@ -23,8 +28,9 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.file = folder / f"{name}.pem"
         constraints = x509.BasicConstraints(ca=True, path_length=None)
+        usage = x509.KeyUsage(**dict.fromkeys(USES, False) | {"key_cert_sign": True})
         made = self._builder(self._name, self._key).add_extension(constraints, critical=True)
-        self._sign(made, self.file)
+        self._sign(made.add_extension(usage, critical=True), self.file)
 
     def certify(self, address: str) -> tuple[Path, Path]:
         """Return the files of a certificate for a server at this IP address, and of its key."""
@@ -41,10 +47,14 @@ class Authority:
 
     def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
+        own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         return (
             x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+            # Python 3.13 and later ask for these.
+            .add_extension(own_id, critical=False).add_extension(authority_id, critical=False)
         )  # fmt: skip
 
     def _sign(self, builder: x509.CertificateBuilder, file: Path) -> None:
