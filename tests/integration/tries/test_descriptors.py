@@ -75,4 +75,8 @@ def zygotes(bench: Bench, after: Collection[Process] = ()) -> list[Process]:
 
 
 def open_paths(pid: int) -> list[str]:
-    return [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    paths = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has just been closed
+            paths.append(str(link.readlink()))
+    return paths
