@@ -1,6 +1,7 @@
 """What files for Airflow 2 write and Airflow 3 calls otherwise: arguments, trigger rules, and values of the context.
 
-All of it works where it has a meaning. A parse warns once for each file of its arguments, a task's log of the values.
+All of it works where it has a meaning. A parse warns once for each file of its arguments and of the values that its
+text reads; the log of a task warns of values, too.
 """
 
 from __future__ import annotations

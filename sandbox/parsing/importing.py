@@ -351,7 +351,7 @@ class _Finding:
         """Warn once for each file of the names, arguments and values that it has from Airflow 2, with their lines."""
         for source in self._sources:
             if any(name in source.text for name in OLD_VALUES):
-                from asynsched.airflow.old_values import old_values  # loaded for a file of Airflow 2 only
+                from sandbox.parsing.old_values import old_values  # loaded for a file of Airflow 2 only
 
                 self._moved.setdefault(source.path, []).extend(old_values(source.text))
         for path, found in self._moved.items():

@@ -1,6 +1,6 @@
 """The static look for values of Airflow 2's context."""
 
-from asynsched.airflow.old_values import old_values
+from sandbox.parsing.old_values import old_values
 
 DAG_FILE = """
 @task

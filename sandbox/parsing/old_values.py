@@ -2,19 +2,31 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from asynsched.authoring.airflow_2 import OLD_VALUES
 
 _CONTEXT = re.compile(r"context|ctx")
-"""In the name of a variable that holds a context. In a task's function, `kwargs` are one, too."""
+"""Matches names of variables that hold a context. In a task's function, names with `kwargs` do, too."""
+OPERATORS = "(operators)"
+"""In place of a function's name: it is not known to which function an operator gives its arguments."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _TEMPLATE = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
 _NAMES = re.compile(r"(?<![\w.'\"])(?:" + "|".join(sorted(OLD_VALUES, key=len, reverse=True)) + r")\b(?!\s*=[^=])")
 
 
+@dataclass
+class _Given:
+    """The arguments that a file itself gives to a function, at most."""
+
+    n_in_order: int = 0
+    by_name: set[object] = field(default_factory=set)
+
+
 def old_values(text: str) -> list[tuple[str, int]]:
-    """Return what the text of a DAG file, or of a module that it imports, should write instead, with each line."""
+    """Return advice on each old value that the text of a DAG file, or of its module, reads, with the line."""
     return sorted({(f"{name} is now {OLD_VALUES[name]}", line) for line, name in _in_text(text)})
 
 
@@ -36,26 +48,32 @@ def _in_text(text: str) -> Iterator[tuple[int, str]]:
             case ast.Constant(value=str(content)):
                 for template in _TEMPLATE.finditer(content):
                     yield from ((node.lineno, name) for name in _NAMES.findall(template[1]))
-    for function in functions:
-        yield from _parameters(function, tree)
+    yield from _in_parameters(functions, _arguments_given(tree))
 
 
-def _parameters(function: _Function, tree: ast.AST) -> Iterator[tuple[int, str]]:
+def _in_parameters(functions: Iterable[_Function], given: defaultdict[str, _Given]) -> Iterator[tuple[int, str]]:
     """Yield the parameters that get an old value, unless the file itself may give them another one."""
-    n_given, given = 0, set[object]()
+    for function in functions:
+        sources = given[function.name], given[OPERATORS]
+        n_given = max(one.n_in_order for one in sources)
+        for one in (*(*function.args.posonlyargs, *function.args.args)[n_given:], *function.args.kwonlyargs):
+            if one.arg in OLD_VALUES and not any(one.arg in source.by_name for source in sources):
+                yield one.lineno, one.arg
+
+
+def _arguments_given(tree: ast.AST) -> defaultdict[str, _Given]:
+    """Return the arguments that calls give to functions, by name; for OPERATORS, those that operators give."""
+    found: defaultdict[str, _Given] = defaultdict(_Given)
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Name(id=name), args=args) if name == function.name:
-                n_given = max(n_given, len(args))
-                given.update(one.arg for one in node.keywords)
+            case ast.Call(func=ast.Name(id=name), args=args):
+                found[name].n_in_order = max(found[name].n_in_order, len(args))
+                found[name].by_name.update(one.arg for one in node.keywords)
+            case ast.keyword(arg="op_args", value=ast.List(elts=args) | ast.Tuple(elts=args)):
+                found[OPERATORS].n_in_order = max(found[OPERATORS].n_in_order, len(args))
             case ast.keyword(arg="op_kwargs", value=ast.Dict(keys=keys)):
-                given.update(key.value for key in keys if isinstance(key, ast.Constant))
-            case ast.keyword(arg="op_args"):
-                n_given = len(function.args.args)
-    in_order = (*function.args.posonlyargs, *function.args.args)[n_given:]
-    for one in (*in_order, *function.args.kwonlyargs):
-        if one.arg in OLD_VALUES and one.arg not in given:
-            yield one.lineno, one.arg
+                found[OPERATORS].by_name.update(key.value for key in keys if isinstance(key, ast.Constant))
+    return found
 
 
 def _is_context(node: ast.expr, *, in_task: bool) -> bool:
