@@ -427,7 +427,8 @@ def _reported(token: str, task_id: str, started_at: datetime, end: TryEnd) -> tu
         encode_message(ended)
     except ProtocolError as exc:
         ended = failed_to_report(ended, task_id, exc)
-        end = TryEnd(TaskInstanceState.FAILED, ended.reason, context=end.context)
+        error = exceptions.AsynschedException(ended.reason)
+        end = TryEnd(TaskInstanceState.FAILED, ended.reason, exception=error, context=end.context)
     return ended, end
 
 

@@ -72,9 +72,10 @@ def test_a_task_in_the_foreground_asks_about_its_own_run_only():
 
 @pytest.mark.parametrize("key", ["return_value", "rows"])
 def test_a_value_too_large_for_a_scheduler_fails_its_task(key):
+    seen = []
     with DAG("d") as dag:
 
-        @task
+        @task(on_failure_callback=lambda context: seen.append(str(context["exception"])))
         def large(ti):
             value = "x" * 16_000_000
             if key != "return_value":
@@ -86,3 +87,4 @@ def test_a_value_too_large_for_a_scheduler_fails_its_task(key):
     assert run.state == "failed"
     assert f"XCom {key!r} of task 'large' is too large: 15.3 MiB of JSON; the limit is 15.0 MiB." in run.tasks[0].reason
     assert run.tasks[0].result is None
+    assert [run.tasks[0].reason.endswith(said) for said in seen] == [True]
