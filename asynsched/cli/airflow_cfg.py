@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from asynsched.airflow.configuration import read_cfg, variable_of
 from asynsched.airflow.installation import CONFIG
 from asynsched.errors import SettingsError
-from asynsched.settings import AIRFLOWS_EXECUTORS, InvalidSetting, Settings
+from asynsched.executors.names import OURS
+from asynsched.settings import InvalidSetting, Settings
 
 CFG = "airflow.cfg"
 IN_CONFIG = f"{CONFIG}/{CFG}"
@@ -59,7 +60,7 @@ DEFAULTS_THERE = {"dags_are_paused_at_creation": True}
 _PATHS = ("dags_folder", "plugins_folder")
 _EXECUTORS = {"LocalExecutor": "local", "SequentialExecutor": "sequential"}
 _KINDS = {
-    **{theirs: ours for ours, theirs in AIRFLOWS_EXECUTORS.items()},
+    **OURS,
     "CeleryKubernetesExecutor": "celery,kubernetes", "LocalKubernetesExecutor": "local,kubernetes",
 }  # fmt: skip
 
@@ -137,7 +138,7 @@ def without_effect(settings: Settings, environ: Mapping[str, str]) -> Iterator[s
         return
     classes = [re.split("[.:]", one.strip())[-1] for one in theirs.split(",")]
     ours = ",".join(dict.fromkeys(_KINDS[name] for name in classes if name in _KINDS))
-    hint = f"; asynsched's own of that kind is the setting executor = {ours}" if ours else ""
+    hint = f"; to use asynsched's own, set executor = {ours}" if ours else ""
     yield f"the executor {theirs} runs only in Airflow; tasks run on this machine{hint}"
 
 

@@ -4,7 +4,8 @@ from collections.abc import Collection
 
 from asynsched.settings import AIRFLOWS_EXECUTORS
 
-_OURS = {theirs: ours for ours, theirs in AIRFLOWS_EXECUTORS.items()}
+OURS = {theirs: ours for ours, theirs in AIRFLOWS_EXECUTORS.items()}
+"""Our kinds of executors by the names of Airflow's classes."""
 
 
 def executor_called(name: str, known: Collection[str]) -> str:
@@ -13,5 +14,5 @@ def executor_called(name: str, known: Collection[str]) -> str:
     A DAG file for Airflow may call an executor by its class there, such as `KubernetesExecutor`, with or without the
     module: it means the executor of that kind.
     """
-    ours = name if name in known else _OURS.get(name.rpartition(".")[2], name)
+    ours = name if name in known else OURS.get(name.rpartition(".")[2], name)
     return ours if ours in known else name

@@ -37,7 +37,11 @@ DAG_FILE = """
         def lost():
             pass
 
-        lost()
+        @task(executor="elsewhere")
+        def also_lost():
+            pass
+
+        lost(), also_lost()
 """
 OF_AIRFLOW = """
     from airflow.sdk import DAG, task
@@ -70,17 +74,18 @@ async def test_each_task_runs_in_the_executor_that_it_names_and_within_its_room(
         run = await scheduler.run("mixed")
         lost = await scheduler.trigger("lost")
         with open_direct(options["settings"].database_url) as database:
-            reason = await eventually(lambda: database.read(reason_of, lost), "the task waits, and says why")
+            reasons = await eventually(lambda: database.read(reasons_of, lost), "the tasks wait, and say why")
         scheduler.request_stop()
     assert run.state == "success"
     assert run.tasks[0].result != os.getpid()
     assert NarrowExecutor.seen == [("there_0", 0), ("there_1", 0), ("there_2", 0)]
-    assert reason == "there is no executor 'nowhere'; known: local, narrow"
+    assert reasons == {f"there is no executor {name!r}; known: local, narrow" for name in ("nowhere", "elsewhere")}
 
 
-def reason_of(conn, key):
-    run = get_run(conn, *key)
-    return next((row.reason for row in load_task_instances(conn, run.id) if row.state == "scheduled"), "")
+def reasons_of(conn, key):
+    """Return the reasons of the tasks that wait, once both do."""
+    found = {row.reason for row in load_task_instances(conn, get_run(conn, *key).id) if row.state == "scheduled"}
+    return found if len(found) == 2 else None
 
 
 async def test_airflow_s_name_of_an_executor_calls_the_one_of_that_kind(program):

@@ -486,7 +486,8 @@ class ReadyQueues:
     def _executor(self, name: str) -> Limit:
         name = executor_called(name, self._executors)
         if name not in self._executors:
-            what = f"there is no executor {name!r}; known: {', '.join(self._executors)}"
+            known = (one for one, limit in self._executors.items() if limit.capacity != 0)
+            what = f"there is no executor {name!r}; known: {', '.join(known)}"
             self._executors[name] = Limit(what, 0, release=f"the setting `executor` names {name}", is_wide=True)
         return self._executors[name]
 
