@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from asynsched.clock import VirtualClock
+from asynsched.clock import Clock, VirtualClock
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines import dask
@@ -234,6 +234,25 @@ def test_a_function_that_makes_no_cluster_is_named_and_does_not_hold_up_the_stop
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "dask.cluster: __main__:make has not returned yet"
+
+
+async def test_a_cluster_that_is_made_after_the_engine_has_closed_is_closed_too(tmp_path, monkeypatch):
+    may_go_on, is_closed, has_begun = threading.Event(), threading.Event(), threading.Event()
+
+    def make() -> SimpleNamespace:
+        has_begun.set()
+        may_go_on.wait(DEADLINE_SECONDS)
+        return SimpleNamespace(close=is_closed.set)
+
+    monkeypatch.setattr(dask, "_made", lambda _: make())
+    monkeypatch.setattr(dask, "CALL_SECONDS", 0.1)
+    settings = Settings(dask=DaskSettings(cluster="package:make"))
+    engine = DaskEngine(ExecutorContext(tmp_path, settings, Clock(), "me", print, None))
+    await engine.start()
+    assert has_begun.is_set()
+    await engine.close()
+    may_go_on.set()
+    await eventually(is_closed.is_set, "the cluster is closed")
 
 
 @pytest.mark.parametrize("is_stuck", [False, True])

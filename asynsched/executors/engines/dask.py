@@ -83,6 +83,7 @@ class DaskEngine(Engine):
         self._cluster: Any = None
         self._threads = anyio.CapacityLimiter(1)
         """Of the calls that make and close the cluster."""
+        self._is_closing = False
         self._client: Any = None
         self._connecting: asyncio.Task[Any] | None = None
         self._connected_at = 0.0  # when a call last found the connection not lost
@@ -121,7 +122,7 @@ class DaskEngine(Engine):
     async def _connect(self) -> Any:
         """Return a new client, with which the plugin is registered."""
         if self._cluster is None and self._settings.cluster:
-            self._cluster = await in_own_thread(lambda: _made(self._settings), self._threads, "dask.cluster")
+            self._cluster = await in_own_thread(self._make_cluster, self._threads, "dask.cluster")
         # Not the cluster itself, whose client would run in the cluster's own loop.
         address = getattr(self._cluster, "scheduler_address", self._cluster) or self._settings.address
         security = getattr(self._cluster, "security", None)
@@ -134,6 +135,13 @@ class DaskEngine(Engine):
             await _close(client)
             raise
         return client
+
+    def _make_cluster(self) -> Any:
+        """Return a new cluster. If this engine has been closed meanwhile, nobody else would close it."""
+        cluster = _made(self._settings)
+        if self._is_closing and hasattr(cluster, "close"):
+            cluster.close()
+        return cluster
 
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         try:
@@ -225,6 +233,7 @@ class DaskEngine(Engine):
                 return Sight("gone", "the Dask scheduler does not have it any more")
 
     async def close(self) -> None:
+        self._is_closing = True
         if (connecting := self._connecting) is not None:
             connecting.cancel()
             await asyncio.wait([connecting])
