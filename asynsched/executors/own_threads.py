@@ -36,7 +36,8 @@ async def in_own_thread(work: Callable[[], T], limiter: CapacityLimiter, name: s
         try:
             result = work()
         except BaseException as exc:  # noqa: BLE001 - the caller gets it; one that ends programs must not end the loop
-            error = exc if isinstance(exc, Exception) else RuntimeError(f"{type(exc).__name__}: {exc}")
+            may_pass = isinstance(exc, Exception) and not isinstance(exc, StopIteration)  # which no future may have
+            error = exc if may_pass else RuntimeError(f"{type(exc).__name__}: {exc}")
             set_answer = lambda: answer.set_exception(error)  # noqa: E731
         else:
             set_answer = lambda: answer.set_result(result)  # noqa: E731
