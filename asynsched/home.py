@@ -63,7 +63,7 @@ def hold_home(home: Path) -> Iterator[Callable[[], bool]]:
 
     Raises HomeInUse if another scheduler serves it; the message names its process.
     """
-    descriptor, process = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), os.getpid()
+    descriptor, process = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE), os.getpid()
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,7 +86,7 @@ def hold_home(home: Path) -> Iterator[Callable[[], bool]]:
 
 
 def _is_open_file(path: Path, descriptor: int) -> bool:
-    """Return whether a path leads to an open file. If its file system does not answer, it may still do."""
+    """Return whether a path leads to an open file; True if the file system does not answer."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except (FileNotFoundError, NotADirectoryError):

@@ -305,7 +305,7 @@ class Scheduler:
 
     async def _end_once_home_is_gone(self, scope: anyio.CancelScope) -> None:
         """End as without the lease: another scheduler may serve what is at the home's path, and finds none of ours."""
-        while await anyio.to_thread.run_sync(self._has_home):
+        while await anyio.to_thread.run_sync(self._has_home, abandon_on_cancel=True):
             await self.clock.sleep(timedelta(seconds=self.settings.lease.renew_interval))
         self._is_home_gone = True
         scope.cancel()
@@ -583,11 +583,9 @@ class Scheduler:
 
     async def _submit(self, named: AnyRun, request: RunRequest) -> list[TaskInstanceKey]:
         run, now = run_key(named), self.clock.now()
-        taken = await self._database.write(submit_by_program, run, request, now=now)
+        keys = await self._database.write(submit_by_program, run, request, now=now)
         await self.channels.runs.put(RunEdited(run))
-        return await anyio.to_thread.run_sync(
-            lambda: [TaskInstanceKey(*run, one.task_id, one.map_index) for one in taken.instances]
-        )
+        return keys
 
     # Questions and actions
 
@@ -742,7 +740,8 @@ async def _closed_though_cancelled(hurry: Callable[[], None]) -> AsyncIterator[A
     """Yield a stack that is closed to its end, even if the task is cancelled again meanwhile.
 
     Args:
-        hurry: Called for each cancellation that comes meanwhile: no scope can hold off those of asyncio.
+        hurry: Called for each cancellation that comes while the stack is closed, but not before: no scope can hold off
+            those of asyncio.
     """
     stack, cancelled = AsyncExitStack(), None
     try:

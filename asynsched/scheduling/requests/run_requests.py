@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from asynsched.bell import Hint
 from asynsched.errors import AsynschedError, NotFound, StoreError
-from asynsched.keys import DagRunKey
+from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.protocol.messages import TriggerOutcome
 from asynsched.scheduling.evaluation.changes import StoredDeferral
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
@@ -398,7 +398,7 @@ _ADOPT = (
 )
 
 
-# There may be tens of thousands of them, so they leave the database's thread in place of their wide rows.
+# Not the wide rows: an action may change tens of thousands of task instances.
 class ChangedTask(msgspec.Struct, frozen=True, gc=False):
     """A task instance that an action has changed, or would change, as it was before."""
 
@@ -455,14 +455,16 @@ def _changed(rows: Iterable[TaskInstanceRow]) -> tuple[ChangedTask, ...]:
     return tuple([ChangedTask(row.task_id, row.map_index, row.state, row.try_number) for row in rows])
 
 
-def submit_by_program(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> Submitted:
-    """Submit a request for an embedding program, and record that in the audit."""
+def submit_by_program(
+    conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime
+) -> list[TaskInstanceKey]:  # fmt: skip
+    """Submit a request for an embedding program, and record that in the audit. Returns what it concerns."""
     taken = submit_request(conn, key, request, actor="the program", now=now)
     record_audit(
         conn, at=now, actor="program", action=action_of(request), dag_id=key.dag_id, run_id=key.run_id,
         detail=detail_of(request),
     )  # fmt: skip
-    return taken
+    return [TaskInstanceKey(*key, one.task_id, one.map_index) for one in taken.instances]
 
 
 _ACTIONS = {
