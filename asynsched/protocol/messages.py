@@ -413,7 +413,7 @@ class Inventory(Struct, frozen=True, tag="inventory"):
     starting: tuple[str, ...]
     """Tokens whose try has not begun yet."""
     lease_until: float | None = None
-    """When its lease ends after the greeting, on CLOCK_BOOTTIME; None: the keeper is of an earlier version."""
+    """When the keeper's lease ends, on CLOCK_BOOTTIME; None: the keeper is of an earlier version."""
 
 
 ToKeeper = Hello | Launch | Kill | Acknowledge | LeaseTerm | Shutdown | Reply

@@ -50,7 +50,7 @@ class Ticket(Struct, frozen=True, omit_defaults=True):
     task_id: str = ""
     map_index: int = -1
     try_number: int = 0
-    version: int = VERSION
+    version: int = 1  # not VERSION: a ticket of version 1 leaves it out
     stays_warm: bool = False
 
     @property

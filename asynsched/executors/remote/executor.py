@@ -26,7 +26,7 @@ from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Reje
 from asynsched.executors.remote.verdicts import GivenUp, Seen, verdict
 from asynsched.loggers import get_logger
 from asynsched.protocol.messages import Ended, Launch, Started
-from asynsched.protocol.worker_messages import Ticket
+from asynsched.protocol.worker_messages import VERSION, Ticket
 from asynsched.slices import Slices
 from asynsched.store.schema import TicketRow
 from asynsched.store.tickets import (
@@ -66,8 +66,8 @@ LOG_PAUSE_SECONDS = 600.0
 CLOSE_SECONDS = 5.0
 """Longest that a stop waits for the database and the engine."""
 MOST_MISSED = 3
-"""Looks that may be missed for another reason than a wait for the engine. After more, no worker may have been able to
-renew, and every lease gets its whole time."""
+"""Looks that may be missed, not counting waits for the engine. After more, no worker may have been able to renew, and
+every lease gets its whole time."""
 STOPPED = "the scheduler stopped"
 NOT_OURS = "its run is no longer this scheduler's"
 UNKNOWN = Sight("unknown")
@@ -558,7 +558,7 @@ class RemoteExecutor(Executor):
         launch = one.launch
         ticket = Ticket(
             launch.token, one.secret, self._settings.workers.addresses, launch.run.dag_id, launch.run.run_id,
-            launch.task_id, launch.map_index, launch.try_number,
+            launch.task_id, launch.map_index, launch.try_number, VERSION,
         )  # fmt: skip
         return Job(
             ticket, launch.queue, launch.priority_weight, launch.pool, launch.executor_config, one.former_digest

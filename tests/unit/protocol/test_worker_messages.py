@@ -1,7 +1,7 @@
 """Workers and schedulers of neighbouring versions understand each other.
 
-`worker_messages_1.json` has a message of each kind as version 1 writes it, with a value for each field. A later version
-adds a file of its own; this one stays as it is.
+`worker_messages_1.json` has a message of each kind as version 1 writes it, with a value for each field that it writes.
+A later version adds a file of its own; this one stays as it is.
 """
 
 import json
