@@ -96,12 +96,14 @@ def providers_install(_session: Session, names: tuple[str, ...]) -> Done:
         chosen = _chosen(wanted, installer, Path(folder))
     providers = [pin for pin in chosen if pin.startswith(PREFIX)]
     others = [pin for pin in chosen if pin not in providers]
-    if chosen:
-        note(f"Installing {', '.join(providers) or 'no provider'}, without Airflow.")
-        if others:
-            note(f"Installing what they need: {', '.join(others)}.")
-        _run([*installer.command, "--no-deps", *chosen])
-    return Done(f"{are(len(providers), 'provider')} installed.", {"providers": providers})
+    if not chosen:
+        return Done("Nothing is missing: the newest versions that fit are installed.", {"providers": []})
+    if providers:
+        note(f"Installing {', '.join(providers)}, without Airflow.")
+    if others:
+        note(f"Installing what they need: {', '.join(others)}.")
+    _run([*installer.command, "--no-deps", *chosen])
+    return Done(f"{are(len(chosen), 'package')} installed.", {"providers": providers})
 
 
 class _Installer(NamedTuple):
@@ -112,7 +114,7 @@ class _Installer(NamedTuple):
 
 
 def _chosen(wanted: Sequence[Requirement], installer: _Installer, folder: Path) -> list[str]:
-    """Return what is to be installed, as `name==version`: everything that the providers need and is not there yet."""
+    """Return the packages to install, as `name==version`: the providers and their requirements that are missing."""
     stand_ins = [str(path) for path in _stand_ins(folder)]
     requirements = [*stand_ins, *map(str, wanted)]
     if installer.is_pip:
@@ -168,7 +170,7 @@ def _installer() -> _Installer:
 
 
 def _run(installing: Sequence[str], stand_ins: Path | None = None) -> str:
-    """Return what an installer tells on stderr; end with its reason if it fails."""
+    """Run an installer and return its stderr. If it fails, the command ends with the installer's reason."""
     # It must not ask for a password: its question would not be seen.
     done = subprocess.run(  # noqa: S603 - pip, with checked names
         installing, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True

@@ -9,9 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from click.exceptions import Exit
 from packaging.requirements import Requirement
 
-from asynsched.cli.providers import BROUGHT_BY_AIRFLOW, PREFIX
+from asynsched.cli.providers import BROUGHT_BY_AIRFLOW, PREFIX, _chosen, _Installer
 from tests.support.message_servers import serving_http
 
 DATABASES = ("sqlite",)
@@ -136,6 +137,7 @@ def test_a_provider_is_installed_with_what_it_needs_and_without_airflow(asynsche
     assert "acme" in listed
     assert "AcmeHook" not in listed
     assert "airflow.providers.acme.hooks.AcmeHook" in asynsched("providers", "list", "--wide")
+    assert "Nothing is missing" in asynsched("providers", "install", "acme[more]")
     told = asynsched("providers", "install", "acme", "zeta")
     assert "Installing apache-airflow-providers-acmelast==4.0, apache-airflow-providers-zeta==3.0, without" in told
     asynsched("connections", "add", "acme_default", "--conn-uri", "acme://somewhere")
@@ -172,6 +174,25 @@ def test_versions_of_providers_fit_one_another_and_the_airflow_that_is_served(as
     assert "No versions of these packages fit one another: " in refused
     assert f"The user requested {PREFIX}acmebase==1.0" in refused
     assert f"{PREFIX}acmeweb 2.0 depends on {PREFIX}acmebase>=1.2" in refused
+
+
+def test_uv_chooses_the_same_versions(index, tmp_path, capsys):
+    uv, python = str(Path(sysconfig.get_path("scripts")) / "uv"), tmp_path / "empty"
+    subprocess.run([uv, "venv", "--python", sys.executable, python], check=True, capture_output=True)
+    command = [uv, "pip", "install", "--python", str(python), "--no-index", "--find-links", str(index)]
+
+    def pins(*names):
+        wanted = [Requirement(PREFIX + name) for name in names]
+        chosen = _chosen(wanted, _Installer(command, is_pip=False), tmp_path)
+        return [pin.removeprefix(PREFIX) for pin in chosen if pin.startswith(f"{PREFIX}acme")]
+
+    assert pins("acmebase==1.0", "acmeweb") == ["acmebase==1.0", "acmeweb==1.0"]
+    assert pins("acmeweb") == ["acmebase==1.2", "acmeweb==2.0"]
+    with pytest.raises(Exit):
+        pins("acmebase==1.0", "acmeweb==2.0")
+    refused = capsys.readouterr().err
+    assert "No versions of these packages fit one another: " in refused
+    assert f"{PREFIX}acmeweb==2.0 depends on {PREFIX}acmebase>=1.2" in refused
 
 
 def test_an_index_that_wants_a_password_is_no_question_that_nobody_sees(python, site):
