@@ -6,7 +6,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from msgspec import Struct
-from msgspec.structs import replace
 from sqlalchemy import Connection, Row
 
 from asynsched.bell import Hint
@@ -185,9 +184,6 @@ class QueuedFilter(Struct, frozen=True, kw_only=True):
     seen_dags: frozenset[str] | None = None
 
 
-ALL_QUEUED = QueuedFilter()
-
-
 class AssetFilter(Struct, frozen=True, kw_only=True):
     """Which assets are wanted.
 
@@ -229,7 +225,7 @@ class AliasFilter(Struct, frozen=True):
     """Which aliases are wanted.
 
     Attributes:
-        seen_dags: Only aliases that one of these DAGs uses; None: those of all DAGs.
+        seen_dags: Only the aliases that one of these DAGs uses; None: all aliases.
     """
 
     name: Pattern = ANY_TEXT
@@ -375,24 +371,24 @@ def only_producer(conn: Connection, asset_id: int, *, seen_dags: frozenset[str] 
     return dag_ids[0]
 
 
-def list_queued(
-    conn: Connection, wanted: QueuedFilter = ALL_QUEUED, paging: Paging = FIRST_PAGE
-) -> Page[QueuedInfo]:  # fmt: skip
+def list_queued(conn: Connection, wanted: QueuedFilter, paging: Paging = FIRST_PAGE) -> Page[QueuedInfo]:
     """Return the assets whose events wait for runs of DAGs. Raises BadRequest."""
     found = _queued(wanted)
-    # Two columns name a row: where the first ones are equal, the other decides.
-    sorting = Sorting(
-        {name: found.c[name] for name in QueuedInfo.__struct_fields__}, key=found.c.asset_id, usual=("dag_id",)
-    )
-    if not any(name.removeprefix("-") == "dag_id" for name in paging.order_by):
-        paging = replace(paging, order_by=(*paging.order_by, "dag_id"))
+    columns = {name: found.c[name] for name in QueuedInfo.__struct_fields__}
+    sorting = Sorting(columns, key=found.c.asset_id, usual=("dag_id",), before_key=("dag_id",))
     rows, after = select_page(conn, sa.select(found), sorting, paging)
     return Page(tuple(as_struct(QueuedInfo, row) for row in rows), after)
 
 
-def count_queued(conn: Connection, wanted: QueuedFilter = ALL_QUEUED) -> int:
+def count_queued(conn: Connection, wanted: QueuedFilter) -> int:
     """Count such assets, each once for each DAG."""
     return count(conn, sa.select(_queued(wanted)))
+
+
+def all_queued(conn: Connection, seen_dags: frozenset[str] | None) -> set[tuple[int, str]]:
+    """Return all assets whose events wait for runs, by their ids, each with the DAG; of all DAGs, or only of these."""
+    query = _QUEUED.where(*one_of(asset_dag_run_queue.c.dag_id, seen_dags))
+    return {(row.asset_id, row.dag_id) for row in conn.execute(query)}
 
 
 def _queued(wanted: QueuedFilter) -> sa.Subquery:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 from msgspec import Struct
-from msgspec.structs import replace
 from sqlalchemy import Connection, Row
 
 from asynsched.bell import Hint
@@ -320,6 +319,7 @@ WARNING_SORTING = Sorting(
      "created_at": import_error.c.created_at},
     key=import_error.c.id,
     usual=("dag_id",),
+    before_key=("dag_id",),  # a warning about a file has the same id for all DAGs of the file
 )  # fmt: skip
 _WARNINGS = (
     sa.select(dag.c.dag_id, NAME.label("dag_display_name"), import_error.c.kind, import_error.c.message,
@@ -334,10 +334,7 @@ def list_warnings(
 ) -> Page[WarningInfo]:
     """Return the warnings about active DAGs; a warning about a file counts for each of its DAGs. Raises BadRequest."""
     query = _WARNINGS.where(*one_of(dag.c.dag_id, dag_ids), *one_of(import_error.c.kind, kinds))
-    # The key of warnings is of two columns: those of a file have the same id for all its DAGs.
-    wanted = paging.order_by or WARNING_SORTING.usual
-    order = wanted if {"dag_id", "-dag_id"} & {*wanted} else (*wanted, "dag_id")
-    rows, after = select_page(conn, query, WARNING_SORTING, replace(paging, order_by=order))
+    rows, after = select_page(conn, query, WARNING_SORTING, paging)
     return Page(tuple(as_struct(WarningInfo, row) for row in rows), after)
 
 

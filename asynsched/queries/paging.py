@@ -158,11 +158,13 @@ class Sorting(NamedTuple):
         names: The names to sort by, and their columns.
         key: A column that no two rows share; it decides between equal rows.
         usual: The order if none is asked for, as in `Paging.order_by`.
+        before_key: Names that decide before the key, which then is no two rows' within equal values of these.
     """
 
     names: Mapping[str, sa.ColumnElement[Any]]
     key: sa.ColumnElement[Any]
     usual: tuple[str, ...]
+    before_key: tuple[str, ...] = ()
 
 
 class _Term(NamedTuple):
@@ -232,7 +234,8 @@ def _terms(sorting: Sorting, paging: Paging) -> list[_Term]:
     terms, order_by = [], paging.order_by
     if len(order_by) > MOST_TERMS:
         raise BadRequest(f"A list is sorted by {MOST_TERMS} names at most.")
-    for name in order_by or sorting.usual:
+    asked = order_by or sorting.usual
+    for name in (*asked, *(name for name in sorting.before_key if not {name, f"-{name}"} & {*asked})):
         column = sorting.names.get(name.removeprefix("-"))
         if column is None:
             known = ", ".join(sorted({*paging.aliases, *(sorting.names.keys() - paging.aliases.values())}))

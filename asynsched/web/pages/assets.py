@@ -11,15 +11,13 @@ from asynsched.queries import backfills as queries
 from asynsched.queries.assets import (
     AssetFilter,
     EventFilter,
-    QueuedFilter,
+    all_queued,
     count_events_by_asset,
     list_assets,
     list_events,
-    list_queued,
 )
 from asynsched.queries.backfills import BackfillFilter
 from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging
-from asynsched.queries.place import Place
 from asynsched.scheduling.creation.backfills import BackfillPlan
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
@@ -67,7 +65,7 @@ async def asset_graph(call: Call, dag: str = "", asset: str = "") -> Response:
     page = await place.ask(list_assets, AssetFilter(seen_dags=seen), Paging(limit=MOST_ROWS))
     assets = tuple(one for one in page.items if seen is None or one.references)
     counts = await place.ask(count_events_by_asset, [one.id for one in assets], since=now - LATELY)
-    waiting = await _waiting(place, seen)
+    waiting = await place.ask(all_queued, seen)
 
     def drawn() -> DrawnGraph:
         boxes, links = assets_and_dags(
@@ -83,18 +81,6 @@ async def asset_graph(call: Call, dag: str = "", asset: str = "") -> Response:
         call, "asset_graph.html", drawn=await run_sync(drawn), dag=dag, asset=asset,
         names=[one.name for one in assets], is_cut=page.after is not None,
     )  # fmt: skip
-
-
-async def _waiting(place: Place, seen: frozenset[str] | None) -> set[tuple[int, str]]:
-    """Return the assets whose events wait for runs, each with the DAG."""
-    found: set[tuple[int, str]] = set()
-    paging = Paging(limit=MOST_ROWS)
-    while True:
-        page = await place.ask(list_queued, QueuedFilter(seen_dags=seen), paging)
-        found |= {(one.asset_id, one.dag_id) for one in page.items}
-        if page.after is None:
-            return found
-        paging = Paging(limit=MOST_ROWS, after=page.after)
 
 
 @PAGE.endpoint("GET", "/backfills")
