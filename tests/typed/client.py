@@ -5,10 +5,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
-from asynsched import DagRunState, Scheduler
-from asynsched.client.client import Client, LocalClient
+from asynsched import Client, DagRunKey, DagRunState, Scheduler, TaskInstanceKey, TaskInstanceState
+from asynsched.client.client import LocalClient
 from asynsched.health import Health
-from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.assets import EventInfo, QueuedInfo
 from asynsched.queries.backfills import BackfillDateInfo, BackfillInfo
 from asynsched.queries.dag_details import DagDetails
@@ -78,6 +77,21 @@ async def uses(client: Client) -> None:
     assert_type(await client.delete_run(run.key), None)
 
 
+async def names(scheduler: Scheduler, client: Client, key: DagRunKey) -> None:
+    """Name a run and a task instance by a key, by a plain tuple, or by a result about them."""
+    await client.get_run(("etl", "first"))
+    await client.cancel(await scheduler.run("etl"))
+    for run in (await client.list_runs("etl")).items:
+        await client.wait_run(run)
+        await scheduler.clear_tasks(run)
+    await client.get_xcom(("etl", "first", "load", 3))
+    await client.note_task(("etl", "first", "load"), "Slow.")
+    await client.clear(key, ["load"], downstream=True)
+    for task in (await client.list_tasks(state=[TaskInstanceState.FAILED], order_by=["-started_at"])).items:
+        await client.task_logs(task)
+        await client.mark_run(task, "failed")
+
+
 async def all_pages(client: Client) -> int:
     """Read a list page after page."""
     n, after = 0, None
@@ -123,3 +137,8 @@ async def is_wrong(client: Client, key: DagRunKey, dags: Path) -> None:
     await client.create_token(scope="all")  # type: ignore[arg-type]
     print((await client.get_run(key)).finished_at)  # type: ignore[attr-defined]
     print(client.get_dag("etl").dag_id)  # type: ignore[attr-defined]
+    await client.get_run("first")  # type: ignore[arg-type]
+    await client.get_run(("etl", "first", "load"))  # type: ignore[arg-type]
+    await client.clear(key, "load")  # type: ignore[arg-type]
+    await client.get_task(key)  # type: ignore[arg-type]
+    await client.cancel(await client.get_dag("etl"))  # type: ignore[arg-type]
