@@ -11,6 +11,7 @@ Source of the defaults: `airflow/config_templates` of Apache Airflow 3.3.2.
 from __future__ import annotations
 
 import os
+from functools import cache
 
 from asynsched.airflow.exceptions import AirflowConfigException
 from asynsched.errors import SettingsError
@@ -349,48 +350,40 @@ def _options_of_cfg() -> dict[str, str]:
     return _from_cfg
 
 
-_provided: dict[str, dict[str, str]] | None = None
-
-
+@cache
 def _defaults_of_providers() -> dict[str, dict[str, str]]:
     """Return the defaults that installed providers declare for options of their own."""
-    global _provided
-    if _provided is None:
-        from asynsched.authoring.providers import installed_providers
+    from asynsched.authoring.providers import installed_providers
 
-        _provided = {}
-        for provider in installed_providers():
-            if provider.error:
-                import logging
+    found: dict[str, dict[str, str]] = {}
+    for provider in installed_providers():
+        if provider.error:
+            import logging
 
-                what = "The provider %s does not say its configuration: %s"
-                logging.getLogger(__name__).warning(what, provider.distribution, provider.error)
-            for section, described in provider.info.get("config", {}).items():
-                _provided.setdefault(section, {}).update(
-                    (key, str(option["default"]))
-                    for key, option in described["options"].items()
-                    if option.get("default") is not None
-                )
-    return _provided
+            what = "The provider %s does not say its configuration: %s"
+            logging.getLogger(__name__).warning(what, provider.distribution, provider.error)
+        for section, described in provider.info.get("config", {}).items():
+            found.setdefault(section, {}).update(
+                (key, str(option["default"]))
+                for key, option in described["options"].items()
+                if option.get("default") is not None
+            )
+    return found
 
 
-_others: dict[str, dict[str, str]] | None = None
-
-
+@cache
 def _other_defaults() -> dict[str, dict[str, str]]:
     """Return the defaults of `defaults.cfg`. It is read once, when it is first needed."""
-    global _others
-    if _others is None:
-        _others, options = {}, {}
-        path = os.path.join(os.path.dirname(__file__), "defaults.cfg")  # noqa: PTH118, PTH120 - pathlib is heavy
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            for line in file:
-                key, is_option, value = line.partition("=")
-                if line.startswith("["):
-                    options = _others.setdefault(line.strip("[]\n"), {})
-                elif is_option:
-                    options[key.strip()] = value.strip().replace("{AIRFLOW_HOME}", AIRFLOW_HOME)
-    return _others
+    found: dict[str, dict[str, str]] = {}
+    path = os.path.join(os.path.dirname(__file__), "defaults.cfg")  # noqa: PTH118, PTH120 - pathlib is heavy
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        for line in file:
+            key, is_option, value = line.partition("=")
+            if line.startswith("["):
+                options = found.setdefault(line.strip("[]\n"), {})
+            elif is_option:
+                options[key.strip()] = value.strip().replace("{AIRFLOW_HOME}", AIRFLOW_HOME)
+    return found
 
 
 def _converted(convert: Callable[[Any], Any], section: str, key: str, value: Any, form: str) -> Any:

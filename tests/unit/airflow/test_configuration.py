@@ -21,11 +21,12 @@ class Colour(enum.Enum):
 
 
 @pytest.fixture(autouse=True)
-def options(monkeypatch):
+def options():
     """Leave no option to other tests."""
-    monkeypatch.setattr(configuration, "_provided", None)
+    configuration._defaults_of_providers.cache_clear()
     yield
     set_options({})
+    configuration._defaults_of_providers.cache_clear()
 
 
 def test_settings_come_before_the_environment_and_that_before_defaults(monkeypatch):
