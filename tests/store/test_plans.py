@@ -71,6 +71,7 @@ HOT = [
     (xcoms.count_mapped_xcoms, xcoms.MappedXComs(1, "a", "k", 0, 9)),
     (xcoms.mapped_xcoms, xcoms.MappedXComs(1, "a", "k", 0, 9), 0, 9),
     (partial(xcoms.some_xcoms, key="k", task_ids=["a"]), 1),
+    (partial(xcoms.newest_run_with_xcom, key="k", task_ids=["a"], until=NOW), "d"),
     (partial(xcoms.some_xcoms, key="k", task_ids=["a", "b"], map_indexes=[1, 2], after=("a", 1)), 1),
     (callback_requests.next_callbacks, "me", 9, [1]),
     (callback_requests.running_callbacks, "me"),
