@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -418,7 +419,7 @@ def _names_of_airflow() -> Iterator[str]:
         module: {name for texts in places.values() for name in _theirs(texts)} for module, places in SERVED.items()
     }
     for module, place in WHOLE.items():
-        served.setdefault(module, set()).update({*dir(import_module(place))} - {"TYPE_CHECKING", "annotations"})
+        served.setdefault(module, set()).update(_own_names(import_module(place)))
     yield "## Modules\n"
     for module, found in sorted(served.items()):
         if public := sorted(
@@ -434,6 +435,14 @@ def _names_of_airflow() -> Iterator[str]:
     yield from (f"- `{module}`: all of `{place}`" for module, place in sorted(MOVED_WHOLE.items()))
     yield f"\n{_REFUSED_HEAD.strip()}\n"
     yield from (f"- `{name}`: {reason}" for name, reason in sorted(REFUSED.items()))
+
+
+def _own_names(module: ModuleType) -> Iterator[str]:
+    """Yield the names of a module that is served whole, without what it imports from others."""
+    for name, value in vars(module).items():
+        is_import = inspect.ismodule(value) or getattr(value, "__module__", module.__name__) != module.__name__
+        if not is_import and name not in ("TYPE_CHECKING", "annotations"):
+            yield name
 
 
 def _theirs(texts: str) -> list[str]:
