@@ -35,8 +35,8 @@ RETRY_PAUSE = timedelta(seconds=1)
 def events(session: Session, output: Output, dag_id: str | None, run_id: str | None, since: int | None) -> None:
     """Follow the changes of runs and task instances, each once it is stored, until you press Ctrl-C.
 
-    Each is a line; with --output json, an object with a `number` for --since. If changes are not stored any more, or
-    come faster than they are read, a line says at which number it goes on.
+    Each change is a line; with --output json, an object with a `number` for --since. If changes are not stored any
+    more, or come faster than they are read, a line says after which number the output goes on.
     """
     if dag_id is not None:
         known_dag_of(session, dag_id)
@@ -50,21 +50,15 @@ async def _follow(
     session: Session, since: int | None, dag_id: str | None, run_id: str | None,
     shown: Callable[[Change | Missed], str],
 ) -> None:  # fmt: skip
-    problem: OSError | None = None
     clock = Clock()
     database = await open_as_set(session.settings)
     try:
         async with anyio.create_task_group() as tasks:
             feed = await start_feed(tasks, session.settings, database, clock)
-            try:
-                await _write(feed.read(since, dag_id=dag_id, run_id=run_id), shown, clock)
-            except OSError as exc:  # the reader of the output is gone; a task group would wrap it
-                problem = exc
+            await _write(feed.read(since, dag_id=dag_id, run_id=run_id), shown, clock)
             tasks.cancel_scope.cancel()
     finally:
         await database.close()
-    if problem is not None:
-        raise problem
 
 
 async def _write(reader: EventReader, shown: Callable[[Change | Missed], str], clock: Clock) -> None:
@@ -88,7 +82,7 @@ def _as_json(event: Change | Missed) -> str:
 
 def _as_line(event: Change | Missed) -> str:
     if isinstance(event, Missed):
-        return f"Changes are left out: it goes on after {event.go_on_at}."
+        return f"Changes were left out: the output goes on after number {event.go_on_at}."
     what = f"{event.run_id} of {event.dag_id}"
     if event.task_id:
         what = f"{instance_name(event.task_id, event.map_index)} (try {event.try_number}) of {what}"

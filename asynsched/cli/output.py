@@ -67,7 +67,7 @@ class Record(NamedTuple):
 
     Attributes:
         sections: The fields that are lists of rows, shown as tables below, each with its spare columns.
-        table: What is shown in a table in place of the fields; None: they are.
+        table: Shown in tables instead of `fields`; None: `fields` are shown.
     """
 
     fields: Row
@@ -109,7 +109,7 @@ def printable(text: str, *, keep: str = "") -> str:
 def as_row(row: object) -> Row:
     """Return the fields of a struct by their names; a mapping as it is."""
     if isinstance(row, msgspec.Struct):
-        return fields_of(row, row.__struct_fields__)
+        return msgspec.structs.asdict(row)
     return row if isinstance(row, Mapping) else {}
 
 
@@ -177,7 +177,10 @@ def show(answer: Answer, output: Output, *, wide: bool = False) -> None:
 
 
 def as_json(answer: Answer) -> str:
-    """Return an answer as JSON: for a listing a list of objects or names, else one object. Instants are ISO 8601."""
+    """Return an answer as JSON: a listing as a list of objects or names, any other answer as one object.
+
+    Instants are ISO 8601.
+    """
     if isinstance(answer, Listing):
         have_fields = not any(isinstance(row, str) for row in answer.rows)
         value: Any = answer.cells() if answer.derived and have_fields else list(answer.rows)

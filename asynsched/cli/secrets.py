@@ -249,7 +249,7 @@ def read_object(file: str, what: str, form: type[T]) -> T:
         fail(str(exc))
     except ModuleNotFoundError:
         fail(f"{file}: PyYAML is needed to read it: pip install pyyaml")
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as exc:
+    except (msgspec.DecodeError, RecursionError) as exc:
         fail(f"{file}: not an object of {what}: {exc}")
 
 

@@ -95,9 +95,10 @@ def _show_fitted(
 
 def _beginning(text: str) -> str:
     """Return a text, or its first words and a mark."""
-    return (
-        text if len(text) <= LONGEST_PART else f"{text[:LONGEST_PART].rpartition(' ')[0] or text[:LONGEST_PART]}{CUT}"
-    )
+    if len(text) <= LONGEST_PART:
+        return text
+    part = text[:LONGEST_PART]
+    return f"{part.rpartition(' ')[0] or part}{CUT}"
 
 
 def _without_seconds(instants: Sequence[str]) -> Sequence[str]:

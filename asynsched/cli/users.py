@@ -10,10 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 import click
-import msgspec
 
 from asynsched.cli.command import Amount, command, confirm, fail, yes_option
-from asynsched.cli.output import Done, Listing, note
+from asynsched.cli.output import Done, Listing, as_row, note
 from asynsched.cli.session import Session, actor
 from asynsched.errors import NotFound
 from asynsched.home import served_web
@@ -43,7 +42,7 @@ def users_create(session: Session, name: str, roles: tuple[str, ...], password_s
     password = None if no_password else _new_password(password_stdin)
     made = session.act(queries.create_user, name, roles, password=password, now=session.now())
     _warn_about_roles(session, roles)
-    return Done(f"User {name!r} is added with the roles {', '.join(made.roles)}.", msgspec.structs.asdict(made))
+    return Done(f"User {name!r} is added with the roles {', '.join(made.roles)}.", as_row(made))
 
 
 @command("list", tables=True)
@@ -63,7 +62,7 @@ def users_set_role(session: Session, name: str, roles: tuple[str, ...]) -> Done:
     """
     changed = session.act(queries.set_roles, name, roles)
     _warn_about_roles(session, roles)
-    return Done(f"User {name!r} has the roles {', '.join(changed.roles)}.", msgspec.structs.asdict(changed))
+    return Done(f"User {name!r} has the roles {', '.join(changed.roles)}.", as_row(changed))
 
 
 def _warn_about_roles(session: Session, roles: Sequence[str]) -> None:
@@ -87,7 +86,7 @@ def users_set_password(session: Session, name: str, password_stdin: bool) -> Don
 def users_disable(session: Session, name: str) -> Done:
     """Take all roles from a user, and end the sessions and tokens. `users set-role` gives roles again."""
     changed = session.act(queries.disable_user, name)
-    return Done(f"User {name!r} is disabled.", msgspec.structs.asdict(changed))
+    return Done(f"User {name!r} is disabled.", as_row(changed))
 
 
 @command("delete")
@@ -153,7 +152,7 @@ def tokens_create(
         made = session.act(queries.create_token, actor(), label, user_id=None, **options)
     else:
         made = session.act(queries.create_token_of, user, label, **options)
-    return Done(made.secret, {"token": made.secret, **msgspec.structs.asdict(made.info)})
+    return Done(made.secret, {"token": made.secret, **as_row(made.info)})
 
 
 @command("list", tables=True)

@@ -47,7 +47,7 @@ T = TypeVar("T")
 Right = Literal["view", "operate", "administer"]
 """The right that a user needs, to the DAG that the path names or in general; each includes those before it."""
 Several = list[T] | tuple[T, ...]
-"""Of an argument that takes several values; the method gets a tuple."""
+"""The type of an argument that takes several values. The method gets them as a tuple."""
 Instant = Annotated[datetime, Meta(tz=True)]
 ARGUMENT = re.compile(r" {4}(\w+): (.*)")
 PATH_EXAMPLES: Mapping[str, Any] = {

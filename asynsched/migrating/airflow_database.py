@@ -269,7 +269,7 @@ class _Runs:
                     found.append(ImportedRun(run, ()))
         return found, running
 
-    def _tasks_of(self, dag_id: str, keys: Sequence[Any]) -> Mapping[Any, list[Any]]:
+    def _tasks_of(self, dag_id: str, keys: Sequence[Any]) -> defaultdict[Any, list[Any]]:
         """Return the task instances of these runs of a DAG."""
         tasks = defaultdict(list)
         query = sa.select(self._tasks).where(self._tasks.c.dag_id == dag_id, self._tasks.c[self._key].in_(keys))

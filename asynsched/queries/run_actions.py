@@ -195,5 +195,5 @@ async def change_run(place: Place, key: DagRunKey, act: Callable[[], Awaitable[S
 
 
 def names_of(instances: Iterable[ChangedTask]) -> list[tuple[str, int]]:
-    """Return the task_ids and map indexes of task instances, each once. Of many it takes milliseconds."""
+    """Return the task_ids and map indexes of task instances, each once. For thousands, call it in a thread."""
     return list(dict.fromkeys((one.task_id, one.map_index) for one in instances))

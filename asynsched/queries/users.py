@@ -144,7 +144,7 @@ def _list(conn: Connection, kinds: Sequence[store.TokenKind], wanted: TokenFilte
 
 
 def about_roles(conn: Connection, roles: Sequence[str]) -> str:
-    """Return a warning of roles that give no right, because no DAG names them; empty if all of them give one.
+    """Return a warning about roles that give no right, because no DAG names them; empty if all of them give one.
 
     They are accepted all the same: the DAGs may come later.
     """
@@ -154,10 +154,10 @@ def about_roles(conn: Connection, roles: Sequence[str]) -> str:
         return ""
     known = [*ROLES, *sorted(of_dags.difference(ROLES))]
     names = ", ".join(map(repr, unknown))
-    what = f"The role {names} gives" if len(unknown) == 1 else f"The roles {names} give"
+    what, them = (f"The role {names} gives", "it") if len(unknown) == 1 else (f"The roles {names} give", "them")
     return (
-        f"{what} no right so far: no DAG has it in its access_control.{did_you_mean(near_names(unknown[0], known))}"
-        f" Known roles: {', '.join(known[:MOST_SHOWN])}."
+        f"{what} no right so far: no DAG names {them} in its access_control."
+        f"{did_you_mean(near_names(unknown[0], known))} Known roles: {', '.join(known[:MOST_SHOWN])}."
     )
 
 

@@ -41,7 +41,7 @@ OF_ADDRESS = (10, timedelta(minutes=5))
 OF_NAME = (30, timedelta(minutes=5))
 """Failed attempts at a name. More than from one address, which could otherwise lock the name's user out."""
 LONGEST_LOGGED = 100
-"""Characters of a name."""
+"""Characters of a name in the log."""
 WRONG = "The name or the password is wrong."
 OLD_LINK = "This link was used before, or is too old. `asynsched users link` makes another one."
 

@@ -191,7 +191,7 @@ def test_a_role_that_no_dag_names_is_accepted_with_a_warning(site):
     with site.up():
         site.wait_for_dag("one")
     said = site.run("users", "create", "ada", "--role", "vewer", "--no-password").stderr
-    assert "The role 'vewer' gives no right so far: no DAG has it in its access_control. Did you mean viewer?" in said
+    assert "The role 'vewer' gives no right so far: no DAG names it in its access_control. Did you mean viewer?" in said
     assert "Known roles: viewer, operator, admin, team." in said
     assert site.run("users", "set-role", "ada", "viewer", "team").stderr == ""
     assert "The roles 'a', 'b' give no right" in site.run("users", "set-role", "ada", "a", "b", "admin").stderr

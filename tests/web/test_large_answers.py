@@ -84,7 +84,7 @@ async def test_the_loop_works_little_for_thousands_of_changed_instances(site, na
 
 
 SMALL = {"upcoming", "rendered_fields", "links", "list_schedulers", "list_plugins", "list_providers"}
-"""Methods whose answers are bounded by something else than a page."""
+"""Methods whose answers are bounded by something other than a page."""
 
 
 def test_an_answer_that_has_no_pages_is_encoded_beside_the_loop_or_bounded():

@@ -34,7 +34,7 @@ from asynsched.web.pages.page import PAGE, RowId, address, show
 
 GRID_RUNS = (10, 25, 50, 100)
 GANTT_RUNS = 25
-"""Those that the gantt chart offers."""
+"""Runs to choose from in the gantt chart."""
 N_UPCOMING = 25
 USUAL_HOURS, LONGEST_HOURS = 24, 31 * 24
 Hours = Annotated[int, Meta(ge=1, le=LONGEST_HOURS)]
@@ -136,7 +136,7 @@ def task_address(call: Call, dag_id: str, run_id: str, task_id: str, cells: Mapp
 async def gantt(call: Call, dag_id: str, run_id: str = "") -> Response:
     """Show when the task instances of a run waited and ran: of the newest run, unless another one is named."""
     known, place = await read_known(call, dag_id), call.place
-    newest_first = Paging(limit=GANTT_RUNS, order_by=("-run_after", "-id"))
+    newest_first = Paging(limit=GANTT_RUNS, order_by=("-run_after",))
     runs = (await place.ask(list_runs, RunFilter(dag_ids=(dag_id,)), newest_first)).items
     run = await place.ask(get_run, dag_id, run_id) if run_id else next(iter(runs), None)
     if run is not None and all(one.run_id != run.run_id for one in runs):

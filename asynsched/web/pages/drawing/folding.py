@@ -10,14 +10,14 @@ State = Literal["", "open", "folded"]
 
 
 class Folding(NamedTuple):
-    """The state of all groups but those of `but`, which are in the other one."""
+    """The state of all groups; those in `but` are in the opposite state."""
 
     state: State
     but: frozenset[str]
 
     @classmethod
     def of(cls, dag: SerializedDag, state: State, but: tuple[str, ...]) -> Self:
-        """Return what an address says; without a state, the usual one of the DAG."""
+        """Return the folding that an address asks for; without `groups` in it, the default of the DAG."""
         usual: State = "folded" if len(dag.tasks) > MOST_OPEN_TASKS else "open"
         return cls(state or usual, frozenset(but))
 

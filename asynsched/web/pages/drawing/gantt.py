@@ -36,14 +36,14 @@ class Gantt(NamedTuple):
     height: int
     bars: list[Bar]
     ticks: list[tuple[float, str]]
-    n_left_out: int
+    is_cut: bool
 
 
 def draw_gantt(tasks: Sequence[TaskSpan], now: datetime) -> Gantt:
     """Return the picture of task instances that have begun, in their order."""
     shown = tasks[:MOST_ROWS]
     if not shown:
-        return Gantt(WIDTH, TOP, [], [], 0)
+        return Gantt(WIDTH, TOP, [], [], False)
     first = min(min(task.queued_at or now, task.started_at) for task in shown)
     last = max(task.ended_at or now for task in shown)
     span = max((last - first).total_seconds(), 0.1)
@@ -65,7 +65,7 @@ def draw_gantt(tasks: Sequence[TaskSpan], now: datetime) -> Gantt:
     step = next((step for step in STEPS if span / step <= N_TICKS), span / N_TICKS)
     marks = [number * step for number in range(int(span / step) + 1)]
     ticks = [(round(LEFT + mark * scale, 1), _mark(mark)) for mark in marks]
-    return Gantt(WIDTH, TOP + len(shown) * ROW + 4, bars, ticks, len(tasks) - len(shown))
+    return Gantt(WIDTH, TOP + len(shown) * ROW + 4, bars, ticks, len(tasks) > len(shown))
 
 
 def _mark(seconds: float) -> str:
