@@ -11,6 +11,7 @@ import pytest
 from asynsched.airflow.finder import offer_secrets_backend
 from asynsched.airflow.hooks import FSHook, PackageIndexHook
 from asynsched.authoring.operators.subprocess_hook import SubprocessHook
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def test_a_running_command_and_what_it_started_end_by_a_signal(tmp_path):
     waiting = threading.Thread(target=lambda: done.append(hook.run_command(command, cwd=str(tmp_path))))
     waiting.start()
     assert pipe.read_text() == "begun\n"
+    until(lambda: hook.sub_process is not None, "the hook has its process")
     hook.send_sigterm()
     waiting.join(30)
     assert [result.exit_code for result in done] == [-15]
