@@ -14,7 +14,7 @@ _UNKNOWN = "Airflow 2 moved its contents into provider packages; import them fro
 
 
 def replacement(module: str) -> str:
-    """Return what to write instead of a module of `airflow.contrib`, such as `airflow.contrib.hooks.aws_hook`."""
+    """Return the advice on a module of `airflow.contrib`: the provider's classes to use in its place."""
     found = list(_classes(module.removeprefix("airflow.contrib.")))
     if not found:
         return _UNKNOWN

@@ -222,7 +222,7 @@ def is_installed(module: str) -> bool:
 
 def refusal(module: str) -> str:
     """Return why a module cannot work here; empty if nothing is known."""
-    if module.startswith(f"{names.CONTRIB}.") and module not in names.EMPTY:
+    if module.startswith(f"{names.CONTRIB}."):
         from asynsched.airflow.contrib import replacement
 
         return replacement(module)

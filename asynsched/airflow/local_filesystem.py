@@ -173,7 +173,7 @@ def _read_yaml(text: str) -> tuple[Any, list[_Error]]:
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else 1
         return {}, [_Error(line, exc.problem or "this is not YAML")]
-    except (yaml.YAMLError, ValueError) as exc:  # a control character, or a date that there is not
+    except (yaml.YAMLError, ValueError) as exc:  # a control character, or a date that does not exist
         return {}, [_Error(1, str(exc))]
 
 

@@ -130,8 +130,9 @@ def _run(task: BaseOperator, context: Context, resumption: Resumption | None) ->
             _finalize(task, context)
         raise
     _finalize(task, context)
-    decided: dict[str, Any] = {"follow": ti.follow, "skips": ti.skips, "short_circuit": ti.short_circuit}
-    return result._replace(**decided, outlet_events=outlet_events(context))
+    return result._replace(
+        follow=ti.follow, skips=ti.skips, short_circuit=ti.short_circuit, outlet_events=outlet_events(context)
+    )
 
 
 def _result(task: BaseOperator, context: Context, resumption: Resumption | None) -> TaskResult:
