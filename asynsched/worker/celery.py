@@ -339,7 +339,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
 
 
 def _remember(task_id: str) -> None:
-    """Let Celery find the request of a running try, which it forgets with the end of a second one of the same id."""
+    """Let Celery find a running request again: it forgets the id when a second request with that id ends."""
     state.requests.update((task_id, one) for one in list(state.active_requests) if one.id == task_id)
 
 

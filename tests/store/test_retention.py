@@ -78,7 +78,7 @@ def add_run(
 
 
 async def with_runs(database: Database, *days: int) -> list[int]:
-    """Store a DAG, and runs of it that ended so many days before now."""
+    """Store a DAG, and for each number of days a run of it that ended that long ago."""
 
     def prepare(conn: Connection) -> list[int]:
         add_dag(conn, "d")

@@ -19,7 +19,7 @@ class Crash(Exception):
 
 
 class CrashingDatabase(FlakyDatabase):
-    """The scheduler dies at such calls. `watch` is called at each call."""
+    """Raises Crash at the chosen calls, as if the scheduler died there. Calls `watch` before each call."""
 
     failure = Crash
 

@@ -86,7 +86,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     is_teardown: bool = False
     returns_dag_result: bool = False
     overwrite_rtif_after_execution: bool = False
-    """Whether people are shown the template fields as `execute` has left them, as it sets some itself."""
+    """Whether the template fields are shown as they are after `execute`, which sets some of them."""
     on_failure_fail_dagrun: bool = False
     is_mapped: bool = False
     is_async: bool = False

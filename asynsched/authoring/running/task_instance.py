@@ -217,7 +217,7 @@ class TaskInstance(AsksElsewhere, Timed):
         self.skips: tuple[str, ...] | None = None
         """The task_ids that it skips, by `SkipMixin.skip`."""
         self.short_circuit: bool | None = None
-        """Whether trigger rules are ignored downstream, as a short circuit whose condition was false."""
+        """Of a short circuit whose condition is false: whether it skips all downstream, whatever the trigger rules."""
         self.max_map_length = facts.max_map_length
         self.mapped_over: dict[int, Any] = {}
         """Values to map over, requested once per try."""

@@ -204,7 +204,7 @@ def secret_name_of(job: Job) -> str:
 
 
 def former_secret_of(job: Job) -> str:
-    """Return the name of the secret of the ticket that a job's has replaced; empty: it has replaced none."""
+    """Return the name of the secret of a job's former ticket; empty without one."""
     return _secret_name(job.ticket, job.former_digest) if job.former_digest else ""
 
 

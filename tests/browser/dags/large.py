@@ -1,4 +1,4 @@
-"""A DAG with so many tasks that two runs fill a large grid, whose rows a browser lays out when they are seen.
+"""A DAG whose grid is a large one with two runs: the browser lays out a row when the row comes into view.
 
 With the group `rest` folded, the grid is not a large one.
 """

@@ -36,8 +36,8 @@ PLACE, ELSEWHERE = "PLACE", "elsewhere"
 """Environment variable of tries on other machines, and its value."""
 ROOT = Path(__file__).parents[3]
 PORTS = range(10_000, 32_000)
-"""None of which the kernel gives to a connection: clients that connect to a server that is away would else get its port
-as their own, at last, and keep it from starting again."""
+"""Linux gives connections higher ports by default. A client that connects again and again to a stopped server could
+otherwise get that server's port, and keep the server from starting."""
 SHORT_LEASE = 6.0
 """Seconds of a worker's lease where a test waits for its end. On a busy machine, a worker must be able to renew it."""
 LEASE = {"duration": 2.0, "renew_interval": 0.5, "grace": 0.5, "kill_time": 0.5, "outage": 0.0, "shared_outage": 0.0}

@@ -35,7 +35,7 @@ async def eventually_logged(scheduler: Scheduler, key: DagRunKey, line: str) -> 
 
 
 def lines_of(log: str) -> list[str]:
-    """Return what the task has printed."""
+    """Return the lines of the task's own output in its log."""
     return re.findall(r"line \d+$", log, re.MULTILINE)
 
 

@@ -123,7 +123,7 @@ def resumed(earlier, cleared):
 
 
 def run_through(run, lengths):
-    """Let every try of a run end on an evaluator of its own; return the run."""
+    """Return the run after an evaluator has taken it to its end, with results of these lengths."""
     engine = evaluation()
     drive(engine, lengths, start=lambda: engine.start_run(run, NOON))
     return run

@@ -15,7 +15,7 @@ from asynsched.store.runs.pools import Settlement
 from tests.support.runs import NOON, evaluation, run_of, started, task
 
 
-def granted(engine):
+def granted_keys(engine):
     engine.pending.clear()
     engine.grant(NOON)
     return [ready.key for ready in engine.pending.granted]
@@ -24,14 +24,14 @@ def granted(engine):
 def test_a_full_pool_with_thousands_of_urgent_tasks_holds_up_no_other_pool():
     urgent = [task(f"urgent{n}", pool="small", priority_weight=1000) for n in range(3000)]
     engine = started(run_of([*urgent, task("modest", pool="free")]), pools={"small": 1, "free": 1})
-    assert [key.task_id for key in granted(engine)] == ["urgent0", "modest"]
+    assert [key.task_id for key in granted_keys(engine)] == ["urgent0", "modest"]
 
 
 def test_a_dag_with_a_thousand_ready_tasks_holds_up_no_other_dag():
     big = run_of([task(f"t{n}") for n in range(1000)], "big")
     engine = started(big, pools={"default_pool": 20}, max_active_tasks=16)
     engine.start_run(run_of([task("only")], "small"), NOON + timedelta(hours=1))
-    keys = granted(engine)
+    keys = granted_keys(engine)
     assert [key.dag_id for key in keys].count("big") == 16
     assert ("small", "only") in [(key.dag_id, key.task_id) for key in keys]
 
@@ -41,11 +41,11 @@ def test_a_task_that_needs_many_slots_waits_until_they_are_free_together():
         [task(f"one{n}", pool="pool", priority_weight=2) for n in range(2)] + [task("all", pool="pool", pool_slots=8)]
     )
     engine = started(run, pools={"pool": 8})
-    assert [key.task_id for key in granted(engine)] == ["one0", "one1"]
+    assert [key.task_id for key in granted_keys(engine)] == ["one0", "one1"]
     engine.try_ended(Ended(run.instance("one0").token, "success", NOON, NOON), NOON)
-    assert granted(engine) == []
+    assert granted_keys(engine) == []
     engine.try_ended(Ended(run.instance("one1").token, "success", NOON, NOON), NOON)
-    assert [key.task_id for key in granted(engine)] == ["all"]
+    assert [key.task_id for key in granted_keys(engine)] == ["all"]
 
 
 @pytest.mark.parametrize(("keep_after", "wide_starts_at"), [(None, None), (timedelta(minutes=10), 12)])
@@ -71,11 +71,11 @@ def test_narrow_tasks_cannot_keep_a_wide_one_waiting_for_ever(keep_after, wide_s
 def test_a_task_whose_pool_cannot_fit_it_says_so_until_the_pool_is_made():
     run = run_of([task("lost", pool="nowhere"), task("wide", pool="small", pool_slots=2)])
     engine = started(run, pools={"small": 1})
-    assert granted(engine) == []
+    assert granted_keys(engine) == []
     assert "asynsched pools set nowhere" in run.instance("lost").reason
     assert run.instance("wide").reason == "it needs 2 slots, and its pool 'small' has 1"
     engine.ready.resize_pools({"small": 2, "nowhere": 1})
-    assert [key.task_id for key in granted(engine)] == ["lost", "wide"]
+    assert [key.task_id for key in granted_keys(engine)] == ["lost", "wide"]
     assert run.instance("lost").reason == ""
 
 
@@ -83,9 +83,9 @@ def test_a_paused_dag_starts_nothing_until_it_is_unpaused():
     engine = evaluation()
     engine.ready.pause("dag", paused=True)
     engine.start_run(run_of([task("a")]), NOON)
-    assert granted(engine) == []
+    assert granted_keys(engine) == []
     engine.ready.pause("dag", paused=False)
-    assert [key.task_id for key in granted(engine)] == ["a"]
+    assert [key.task_id for key in granted_keys(engine)] == ["a"]
 
 
 def test_weight_goes_before_age_and_age_before_name():
@@ -93,7 +93,7 @@ def test_weight_goes_before_age_and_age_before_name():
     heavy = run_of([task("heavy", priority_weight=9)], "young")
     engine = started(young, run_of([task("z")], "old"), heavy, parallelism=1)
     order = []
-    while keys := granted(engine):
+    while keys := granted_keys(engine):
         order.extend(key.task_id for key in keys)
         ready = engine.pending.granted[0]
         engine.try_ended(Ended(ready.token, "success", NOON, NOON), NOON)
@@ -104,22 +104,22 @@ def test_a_strategy_s_weight_of_the_next_try_decides_who_goes_first():
     falling = task("falling", pool="pool", try_weights=(5, 1), retries=1, retry_delay=0.0)
     run = run_of([falling, task("steady", pool="pool", priority_weight=3)])
     engine = started(run, pools={"pool": 1})
-    assert [key.task_id for key in granted(engine)] == ["falling"]
+    assert [key.task_id for key in granted_keys(engine)] == ["falling"]
     assert run.instance("falling").priority_weight == 5
     engine.try_ended(Ended(run.instance("falling").token, "failed", NOON, NOON), NOON)
-    assert [key.task_id for key in granted(engine)] == ["steady"]
+    assert [key.task_id for key in granted_keys(engine)] == ["steady"]
     assert run.instance("falling").priority_weight == 1
 
 
 def test_a_cancelled_run_leaves_nothing_in_the_queues():
     run = run_of([task(f"t{n}") for n in range(10)])
     engine = started(run, parallelism=1)
-    granted(engine)
+    granted_keys(engine)
     engine.stop_run(run.key, cancelled("no longer wanted"), NOON)
     engine.try_ended(Ended(run.instance("t0").token, "failed", NOON, NOON, "killed"), NOON)
     assert run.state == "failed"
     assert not engine.ready._lanes
-    assert granted(engine) == []
+    assert granted_keys(engine) == []
 
 
 @st.composite
@@ -149,7 +149,7 @@ def test_a_ready_task_starts_if_all_limits_have_room_and_exceeds_none(workload):
     for run in active:
         engine.start_run(run, NOON)
     while True:
-        granted(engine)
+        granted_keys(engine)
         tasks = [found for run in active for found in run.all_instances()]
         busy = [found for found in tasks if found.state == "queued"]
         parked = [found for found in tasks if found.state in PARKED_TASK_STATES]
@@ -211,11 +211,11 @@ def test_a_pool_that_does_not_exist_is_told_apart_from_one_without_slots():
 def test_a_newer_version_that_allows_more_of_a_task_lets_older_runs_go_on():
     older = run_of([task("limited", max_active_tis_per_dag=1, map_length=MapLiteral(3))])
     engine = started(older)
-    assert len(granted(engine)) == 1
+    assert len(granted_keys(engine)) == 1
     newer = run_of([task("limited", max_active_tis_per_dag=4)])
     newer.version_id = 2
     engine.start_run(newer, NOON)
-    assert len(granted(engine)) == 3
+    assert len(granted_keys(engine)) == 3
 
 
 def test_a_limit_of_which_others_are_found_to_use_less_lets_its_tasks_go():
@@ -223,32 +223,32 @@ def test_a_limit_of_which_others_are_found_to_use_less_lets_its_tasks_go():
     engine = started(run)
     of_task = (run.key.dag_id, "limited")
     engine.ready.note_settled(Settlement(tasks={of_task: 1}), None)
-    assert len(granted(engine)) == 1
+    assert len(granted_keys(engine)) == 1
     engine.ready.note_settled(Settlement(tasks={of_task: 0}), None)
-    assert len(granted(engine)) == 1
+    assert len(granted_keys(engine)) == 1
     for found in run.instances["limited"].values():
         if found.token is not None:
             engine.try_ended(Ended(found.token, "success", NOON, NOON), NOON)
-    assert len(granted(engine)) == 2
+    assert len(granted_keys(engine)) == 2
 
 
 def test_tasks_of_a_pool_that_was_deleted_unheard_are_refused_once():
     engine = started(run_of([task("a", pool="pool"), task("b", pool="pool", pool_slots=2)]), pools={"pool": 4})
-    assert len(granted(engine)) == 2
+    assert len(granted_keys(engine)) == 2
     refused = frozenset((ready.run.id, ready.task_id, ready.map_index) for ready in engine.pending.granted)
     engine.batch_stored(Settlement(refused=refused, capacities={"pool": 0}), None, NOON)
-    assert granted(engine) == []
+    assert granted_keys(engine) == []
     engine.ready.note_settled(Settlement(capacities={"pool": 2}), None)
-    assert len(granted(engine)) == 1
+    assert len(granted_keys(engine)) == 1
     engine.ready.note_settled(Settlement(capacities={"pool": -1}), None)
-    assert len(granted(engine)) == 1
+    assert len(granted_keys(engine)) == 1
 
 
 @pytest.mark.parametrize("step", [timedelta(seconds=1), -timedelta(hours=1)], ids=["goes on", "is set back"])
 def test_a_pool_that_another_scheduler_settles_is_tried_again_soon_though_the_clock(step):
     engine = started(run_of([task("a", pool="pool")]), pools={"pool": 1})
     engine.ready.note_settled(Settlement(busy_pools=frozenset({"pool"})), NOON + timedelta(milliseconds=5))
-    assert granted(engine) == []
+    assert granted_keys(engine) == []
     engine.ready.try_again(NOON + step)
     engine.grant(NOON + step)
     assert [ready.task_id for ready in engine.pending.granted] == ["a"]
