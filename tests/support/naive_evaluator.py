@@ -4,7 +4,8 @@ Instances of mapped tasks are compared by where they stand in each mapped group,
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
+from copy import copy
 from math import prod
 
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts, evaluate, evaluate_setups, mapped_upstream
@@ -59,6 +60,19 @@ class NaiveEvaluator:
             if not any(name == task.task_id for name, _ in self.states):
                 n_instances = self._count(task) if self._factors(task) else None
                 self.states |= {(task.task_id, index): None for index in (range(n_instances) if n_instances else [-1])}
+
+    def copy(self) -> "NaiveEvaluator":
+        """Return one that goes on from here by itself."""
+        other = copy(self)
+        for name in ("states", "_lengths", "_left_out", "_under_way", "_unfitted"):
+            setattr(other, name, copy(getattr(self, name)))
+        return other
+
+    def known(self) -> Hashable:
+        """Return all that later states depend on."""
+        left_out = frozenset((key, frozenset(names)) for key, names in self._left_out.items())
+        known = (self.states.items(), self._lengths.items(), self._under_way, self._unfitted)
+        return (left_out, *map(frozenset, known))
 
     def take_up(
         self,
