@@ -68,8 +68,8 @@ class LooksAgain(BaseSensorOperator):
 
 class Tidy(BaseOperator):
     def execute(self, context):
-        print("has begun")
         try:
+            print("has begun")
             time.sleep(600)
         except Exception:
             print("hidden by except Exception")
