@@ -11,9 +11,11 @@ from msgspec import Struct
 
 from asynsched.channels import Channels
 from asynsched.clock import Clock
+from asynsched.errors import SettingsError
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.client import ExecutorClient
 from asynsched.executors.log_archive import LogArchive
+from asynsched.executors.names import executor_called
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.executors.tokens import boot_mark, new_try_token
 from asynsched.executors.warm_workers import WarmWorkers
@@ -338,8 +340,18 @@ def _execution(
             warm=warm,
         )
     )
+    _check_of_callbacks(base.settings, executor)
     client.executor = executor
     return client, executor
+
+
+def _check_of_callbacks(settings: Settings, executor: Executor) -> None:
+    """Raise SettingsError unless there is the executor that is to run callbacks."""
+    name, known = settings.callbacks.executor, [*executor.capacities] or [settings.executor]
+    if name and executor_called(name, known) not in known:
+        raise SettingsError(
+            f"callbacks.executor: there is no executor {name!r}; the setting executor names {', '.join(known)}"
+        )
 
 
 def _archiver(base: Foundation) -> LogArchiver | None:

@@ -470,6 +470,13 @@ class CallbacksSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True
         Count, doc("Number of events whose callbacks may run at once, besides the parallelism of tasks.")
     ] = 4
     attempts: Annotated[Count, doc("How often callbacks are started, if the machine or a crash ends them early.")] = 3
+    executor: Annotated[
+        str,
+        doc(
+            "Executor that runs the callbacks, one of those that `executor` names, such as `celery`. Empty: they run on"
+            " the scheduler's machine."
+        ),
+    ] = ""
 
 
 class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):

@@ -83,7 +83,9 @@ class Executor(ABC):
     """
 
     runs_tasks_only = False
-    """Whether another executor has to run callbacks and trigger hosts; `local` is added for them if there is none."""
+    """Whether another executor has to run trigger hosts, and callbacks unless the setting `callbacks.executor` names
+    this one; `local` is added if there is none.
+    """
 
     def __init__(self, context: ExecutorContext) -> None:
         self.context = context

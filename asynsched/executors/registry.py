@@ -71,8 +71,8 @@ def _executor_class(name: str) -> type[Executor]:
 class SeveralExecutors(Executor):
     """Passes each launch on to the executor that its task names.
 
-    `factories` make them, by the name that tasks give (`executor=`). The first also runs tasks that name no executor,
-    and the first that can, callbacks and trigger hosts.
+    `factories` make them, by the name that tasks give (`executor=`). The first also runs tasks that name no executor;
+    the first that does not run tasks only, trigger hosts, and callbacks unless a setting names another for them.
     """
 
     def __init__(

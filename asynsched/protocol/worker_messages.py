@@ -39,6 +39,7 @@ class Ticket(Struct, frozen=True, omit_defaults=True):
     Attributes:
         addresses: URLs of schedulers of the database; any of them answers.
         dag_id: For people, as the other names are: an engine may show them.
+        callback: Its event, such as `on_failure`; empty: it is the try of a task.
         stays_warm: Whether its worker is to ask for another ticket once the try has ended.
     """
 
@@ -52,6 +53,7 @@ class Ticket(Struct, frozen=True, omit_defaults=True):
     try_number: int = 0
     version: int = 1  # not VERSION: a ticket of version 1 leaves it out
     stays_warm: bool = False
+    callback: str = ""
 
     @property
     def proof(self) -> Proof:
@@ -59,9 +61,15 @@ class Ticket(Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The try's name for people."""
+        """Its name for people."""
         index = f"[{self.map_index}]" if self.map_index >= 0 else ""
-        return f"{self.dag_id}/{self.run_id}/{self.task_id}{index} try {self.try_number}"
+        instance = f"{self.task_id}{index} try {self.try_number}" if self.task_id else ""
+        return "/".join(filter(None, (self.dag_id, self.run_id, instance, self.callback)))
+
+    @property
+    def kind(self) -> str:
+        """The name that all tries of its task share, or all calls of its callback: an engine's lists show it."""
+        return ".".join(filter(None, (self.dag_id, self.task_id, self.callback)))
 
     def __repr__(self) -> str:
         return f"Ticket({self.name}, token={self.token!r}, …)"

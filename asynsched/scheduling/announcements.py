@@ -39,6 +39,7 @@ from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.changes import StoredDeferral, TryResult
 from asynsched.scheduling.evaluation.decisions import unwanted_try
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
+from asynsched.settings import CallbacksSettings
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState, DagRunType
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs.deadlines import MISS_EVENT
@@ -240,7 +241,11 @@ def _resumption(stored: StoredDeferral | None) -> Resume | None:
 
 
 def callback_launch(
-    request: CallbackRequest, run: ActiveRun, token: str, timeout_seconds: float, deadlines: Iterable[DeadlineRow]
+    request: CallbackRequest,
+    run: ActiveRun,
+    token: str,
+    settings: CallbacksSettings,
+    deadlines: Iterable[DeadlineRow],
 ) -> Launch:
     """Return the launch of a callback of a run, or of one of its task instances, under this token.
 
@@ -265,7 +270,8 @@ def callback_launch(
         run=run_context(run),
         code=run.code,
         log_path=callback_log_path(key, request.event, request.try_number),
-        execution_timeout=timeout_seconds,
+        execution_timeout=settings.timeout,
+        executor=settings.executor or None,
         callback=callback,
         caused_by=caused_by,
     )

@@ -173,7 +173,7 @@ class CallbackRunner(Service):
             return None
         is_miss = request.event == MISS_EVENT
         deadlines = await self._database.read(list_deadlines, request.dag_run_id) if is_miss else ()
-        return callback_launch(request, active_run(rows[0], version), token, self._settings.timeout, deadlines)
+        return callback_launch(request, active_run(rows[0], version), token, self._settings, deadlines)
 
     async def _give_up(self, request: Callback, reason: str) -> None:
         await self._database.write(callbacks.finish_callback, request, request.token, "failed")

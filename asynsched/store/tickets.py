@@ -1,4 +1,4 @@
-"""Queries of `ticket`: tries that run on other machines, and the one place that changes their states.
+"""Queries of `ticket`: tries and callbacks on other machines, and the one place that changes their states.
 
             add                claim                 end
     (none) ─────▶ submitted ─────────▶ claimed ─────────────▶ ended ──forget──▶ (none)
@@ -9,7 +9,8 @@ A try starts only by a claim, and every change is guarded by the state before. S
 starts one try; and a try that was given up, as never started or as lost, can neither start nor hold its lease any more.
 The answer to any of these changes may be lost: repeating it changes nothing, and returns the same.
 
-A ticket belongs to the scheduler that owns its run at the moment.
+A ticket belongs to the scheduler that owns its run at the moment; that of a callback, which may run after its run has
+ended, to the scheduler that has begun the callback.
 """
 
 import hmac
@@ -27,7 +28,7 @@ from asynsched.protocol.messages import Ended, Launch, Started
 from asynsched.protocol.worker_messages import Proof, Renewal, WorkerTerms
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.store.rows import as_struct, fetch, fetch_in, portions, select_in, storable
-from asynsched.store.schema import TicketRow, dag_run, task_instance, ticket
+from asynsched.store.schema import TicketRow, callback_request, dag_run, task_instance, ticket
 from asynsched.store.statements import insert_ignoring
 
 SUBMITTED, CLAIMED, ENDED = "submitted", "claimed", "ended"
@@ -48,25 +49,28 @@ _OWN_RUNS = (
     .with_for_update(key_share=True)
 )
 """Runs of a scheduler, locked, so that another one that takes them over finds every ticket that was added before."""
-_OWN_RUN_OF_TICKET = (
-    sa.select(dag_run.c.id)
-    .where(dag_run.c.scheduler_id == sa.bindparam("owner"), dag_run.c.lease_epoch == sa.bindparam("epoch"))
-    .where(dag_run.c.id == sa.select(ticket.c.dag_run_id).where(_OF_TOKEN).scalar_subquery())
+_BEGUN = sa.select(callback_request.c.token).where(sa.text("callback_request.state = 'running'"))
+"""The tokens of all callbacks that run: few, and found by an index."""
+_BEGUN_BY_OWNER = _BEGUN.where(callback_request.c.scheduler_id == sa.bindparam("owner"))
+_OWN_CALLBACKS = (
+    _BEGUN_BY_OWNER.add_columns(callback_request.c.dag_run_id)
+    .where(callback_request.c.token.in_(sa.bindparam("tokens", expanding=True)))
+    .order_by(callback_request.c.id)
     .with_for_update(key_share=True)
 )
-"""The run of a ticket, if a scheduler owns it; locked in the same way."""
+"""Callbacks that a scheduler has begun, locked in the same way."""
+_IS_OWN = _token.in_(_BEGUN_BY_OWNER) | (_token.not_in(_BEGUN) & (dag_run.c.scheduler_id == sa.bindparam("owner")))
 _NEWS = (
     sa.select(ticket)
     .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
-    .where(sa.text("ticket.has_news"), dag_run.c.scheduler_id == sa.bindparam("owner"))
-    .where(ticket.c.executor == sa.bindparam("executor"))
+    .where(sa.text("ticket.has_news"), _IS_OWN, ticket.c.executor == sa.bindparam("executor"))
     .order_by(_token)
     .limit(MOST_NEWS)
 )
 _OF_OWNER = (
     sa.select(ticket)
     .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
-    .where(dag_run.c.scheduler_id == sa.bindparam("owner"), ticket.c.executor == sa.bindparam("executor"))
+    .where(_IS_OWN, ticket.c.executor == sa.bindparam("executor"))
     .order_by(_token)
 )
 _PROGRESS = sa.select(_token, _state, ticket.c.renewals, ticket.c.lease_seconds + ticket.c.end_seconds)
@@ -78,7 +82,7 @@ _IS_AWAITED = (
         task_instance.c.state.in_(sorted(SLOT_TASK_STATES)),
     )
     .correlate(ticket)
-)
+) | _token.in_(_BEGUN)
 _LEFT = (
     sa.select(_token)
     .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
@@ -119,7 +123,7 @@ class Added(NamedTuple):
 
     Attributes:
         own: Their tickets are those that were given.
-        lost: Their runs are not this scheduler's: gone, without an owner, or taken over.
+        lost: Their runs, or callbacks, are not this scheduler's: gone, without an owner, or taken over.
     """
 
     own: frozenset[str]
@@ -136,29 +140,44 @@ def add_tickets(
     epoch: int,
     now: datetime,
 ) -> Added:
-    """Add tickets of tries, as far as a scheduler owns their runs.
+    """Add tickets of tries, as far as a scheduler owns their runs, and of callbacks that it has begun.
 
     Args:
         digests: Those of their secrets, by token. A token that has a ticket with another secret keeps it, and is
             neither `own` nor `lost`.
         epoch: The epoch of the scheduler's lease.
     """
-    names = sorted({(launch.run.dag_id, launch.run.run_id) for launch in launches})
-    found = conn.execute(_OWN_RUNS, {"owner": owner, "epoch": epoch, "runs": names})
-    runs = {(row.dag_id, row.run_id): row.id for row in found}
-    owned = [launch for launch in launches if (launch.run.dag_id, launch.run.run_id) in runs]
+    run_ids = _own_run_ids(conn, launches, owner, epoch)
     rows = [
         TicketRow(
-            token=launch.token, dag_run_id=runs[launch.run.dag_id, launch.run.run_id], executor=executor,
+            token=launch.token, dag_run_id=run_ids[launch.token], executor=executor,
             digest=digests[launch.token], launch=msgspec.json.encode(launch), submitted_at=now,
         )
-        for launch in sorted(owned, key=lambda launch: launch.token)
+        for launch in sorted(launches, key=lambda launch: launch.token)
+        if launch.token in run_ids
     ]  # fmt: skip
     if rows:
         conn.execute(insert_ignoring(conn, ticket), [msgspec.structs.asdict(row) for row in rows])
     stored = select_in(conn, sa.select(_token, ticket.c.digest), _token, [row.token for row in rows])
     own = frozenset(row.token for row in stored if row.digest == digests[row.token])
     return Added(own, frozenset(launch.token for launch in launches) - {row.token for row in rows})
+
+
+def _own_run_ids(conn: Connection, launches: Sequence[Launch], owner: str, epoch: int) -> dict[str, int]:
+    """Return the row ids of the runs of what a scheduler may start, by the tokens of the tries and callbacks."""
+    tries = [launch for launch in launches if not launch.callback]
+    names = sorted({(launch.run.dag_id, launch.run.run_id) for launch in tries})
+    found = conn.execute(_OWN_RUNS, {"owner": owner, "epoch": epoch, "runs": names}) if names else ()
+    runs = {(row.dag_id, row.run_id): row.id for row in found}
+    own = {
+        launch.token: runs[launch.run.dag_id, launch.run.run_id]
+        for launch in tries
+        if (launch.run.dag_id, launch.run.run_id) in runs
+    }
+    if tokens := [launch.token for launch in launches if launch.callback]:
+        begun = conn.execute(_OWN_CALLBACKS, {"owner": owner, "tokens": tokens})
+        own |= {row.token: row.dag_run_id for row in begun}
+    return own
 
 
 def note_tickets(
@@ -201,15 +220,15 @@ def _set_column(conn: Connection, name: str, values: Mapping[str, str]) -> None:
         conn.execute(change, [{"key": token, "new": value} for token, value in sorted(values.items())])
 
 
-def reissue(conn: Connection, token: str, digest: str, *, owner: str, epoch: int) -> Reissued:
+def reissue(conn: Connection, launch: Launch, digest: str, *, owner: str, epoch: int) -> Reissued:
     """Give a new secret to a ticket that no worker has claimed: its earlier copies are void.
 
     Only the scheduler that owns the run may, under this epoch of its lease: the tickets that it submits are valid.
     """
-    if conn.execute(_OWN_RUN_OF_TICKET, {"owner": owner, "epoch": epoch, "key": token}).first() is None:
+    if launch.token not in _own_run_ids(conn, [launch], owner, epoch):
         return "not ours"
     changed = sa.update(ticket).where(_OF_TOKEN, _state == SUBMITTED).values(digest=digest, engine_id="", sight="")
-    return "new" if conn.execute(changed, {"key": token}).rowcount else "claimed"
+    return "new" if conn.execute(changed, {"key": launch.token}).rowcount else "claimed"
 
 
 def end_ticket(conn: Connection, ended: Ended, *, before: str, renewals: int | None = None) -> Ended | None:
@@ -241,8 +260,8 @@ def tickets_of_scheduler(conn: Connection, owner: str, executor: str) -> list[Ti
 
 
 def tickets_of_runs(conn: Connection, run_ids: Sequence[int], executor: str) -> list[TicketRow]:
-    """Return the tickets of an executor for some runs, by their row ids."""
-    query = sa.select(ticket).where(ticket.c.executor == executor)
+    """Return an executor's tickets of the tries of some runs, by their row ids."""
+    query = sa.select(ticket).where(ticket.c.executor == executor, _token.not_in(_BEGUN))
     return fetch_in(conn, TicketRow, query, ticket.c.dag_run_id, run_ids)
 
 
@@ -289,7 +308,7 @@ def progress_of_tickets(conn: Connection, tokens: Sequence[str]) -> list[Progres
 
 
 def forget_tickets(conn: Connection, tokens: Sequence[str]) -> None:
-    """Delete tickets whose ends are stored: those for which no task instance waits any more."""
+    """Delete tickets whose ends are stored: those for which no task instance and no callback waits any more."""
     for some in portions(_lock(conn, tokens)):
         conn.execute(sa.delete(ticket).where(_token.in_(some), ~_IS_AWAITED))
 

@@ -8,6 +8,7 @@ import pytest
 from asynsched import Scheduler
 from asynsched.errors import SettingsError
 from asynsched.executors.registry import executor_factory
+from asynsched.settings import CallbacksSettings, Settings
 from asynsched.store.engines.opening import open_direct
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.task_instances import load_task_instances
@@ -113,3 +114,11 @@ async def test_airflow_s_name_of_an_executor_calls_the_one_of_that_kind(program)
 def test_executors_that_cannot_be_together_are_refused(names, message):
     with pytest.raises(SettingsError, match=message):
         executor_factory(names)
+
+
+@pytest.mark.parametrize(("executor", "known"), [("local", "local"), (f"local,{NARROW}", "local, narrow")])
+async def test_callbacks_on_an_executor_that_there_is_not_are_refused(executor, known, tmp_path):
+    (tmp_path / "dags").mkdir()
+    given = {"home": str(tmp_path / "home"), "executor": executor, "callbacks": CallbacksSettings(executor="celery")}
+    with pytest.raises(SettingsError, match=f"callbacks.executor: there is no executor 'celery'.*names {known}"):
+        await Scheduler(settings=Settings(dags_folder=str(tmp_path / "dags"), **given)).serve()

@@ -7,11 +7,13 @@ from msgspec.structs import replace
 
 from asynsched.clock import new_token
 from asynsched.errors import NotFound, TicketRefused
+from asynsched.executors.tokens import new_callback_token
 from asynsched.protocol.messages import CodeVersion, Ended, Launch, RunContext, Started
 from asynsched.protocol.worker_messages import Proof, Renewal, WorkerTerms
+from asynsched.store.runs.callbacks import next_callbacks, running_callbacks, take_callback
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.transitions import Batch, apply
-from asynsched.store.schema import dag_run
+from asynsched.store.schema import CallbackRequest, callback_request, dag_run
 from asynsched.store.tickets import (
     GONE,
     Added,
@@ -112,6 +114,42 @@ async def test_one_worker_claims_a_try_and_its_end_is_stored_once(database, proo
     assert await database.read(tickets_of_scheduler, "other", "far") == []
 
 
+async def test_the_ticket_of_a_callback_belongs_to_the_scheduler_that_has_begun_it(database, proofs):
+    proof = Proof(new_callback_token(), new_token())
+    launch = replace(launch_of(proof.token), callback={"event": "on_failure"})
+    given = [launch], {proof.token: digest_of_secret(proof.secret)}
+
+    def begin(conn):
+        conn.execute(sa.update(dag_run).values(scheduler_id="other", lease_epoch=2))
+        request = CallbackRequest(dag_run_id=1, event="on_failure", created_at=NOW)
+        conn.execute(callback_request.insert(), {**msgspec.structs.asdict(request), "id": 1})
+        (waiting,) = next_callbacks(conn, "me", 10)
+        assert take_callback(conn, waiting, proof.token, "me")
+        return add_tickets(conn, *given, **OURS)
+
+    assert await database.write(begin) == Added(own=frozenset({proof.token}), lost=frozenset())
+    lost = await database.write(add_tickets, *given, **(OURS | {"owner": "other", "epoch": 2}))
+    assert lost == Added(own=frozenset(), lost=frozenset({proof.token})), "it owns the run, not the callback"
+    assert await database.write(reissue, launch, "digest", owner="other", epoch=2) == "not ours"
+    assert [row.token for row in await database.read(tickets_of_scheduler, "me", "far")] == [proof.token]
+    assert [row.token for row in await database.read(tickets_of_scheduler, "other", "far")] == ["one", "two"]
+    assert [row.token for row in await database.read(tickets_of_runs, [1], "far")] == ["one", "two"]
+    await database.write(claim_ticket, proof, **LIFE)
+    await database.write(report_start, proof, Started(proof.token, NOW, 1))
+    assert [row.token for row in await database.read(news_of_tickets, "me", "far")] == [proof.token]
+    assert await database.read(news_of_tickets, "other", "far") == []
+    await database.write(lambda conn: conn.execute(sa.update(dag_run).values(state="failed", scheduler_id=None)))
+    await database.write(forget_left_tickets, "far")
+    assert [row.token for row in await database.read(tickets_of_scheduler, "me", "far")] == [proof.token]
+
+    def begin_again(conn):
+        (begun,) = running_callbacks(conn, "me")
+        return take_callback(conn, begun, new_callback_token(), "third")
+
+    assert await database.write(begin_again)
+    assert await database.write(renew_tickets, [proof], 40.0) == [Renewal(proof.token, end=GONE)]
+
+
 @pytest.mark.parametrize("state", ["submitted", "claimed", "ended"])
 async def test_tickets_of_a_run_that_has_ended_are_forgotten_whoever_owned_it(database, proofs, state):
     if state != "submitted":
@@ -179,8 +217,8 @@ async def test_a_ticket_with_a_new_secret_voids_the_old_one(database, proofs):
     await database.write(set_engine_ids, {"one": "job-1"})
     owner = {"owner": "me", "epoch": 1}
     for another in ({"owner": "you"}, {"epoch": 2}):
-        assert await database.write(reissue, "one", digest_of_secret("new"), **owner | another) == "not ours"
-    assert await database.write(reissue, "one", digest_of_secret("new"), **owner) == "new"
+        assert await database.write(reissue, launch_of("one"), digest_of_secret("new"), **owner | another) == "not ours"
+    assert await database.write(reissue, launch_of("one"), digest_of_secret("new"), **owner) == "new"
     for wrong in (one, Proof("none", one.secret), Proof("one", ""), Proof("one", two.secret), Proof("on\0e", "\ud800")):
         with pytest.raises(NotFound, match="no ticket"):
             await database.write(claim_ticket, wrong, **LIFE)
@@ -188,7 +226,7 @@ async def test_a_ticket_with_a_new_secret_voids_the_old_one(database, proofs):
             await database.read(find_ticket, wrong)
         assert one.secret not in repr(wrong)
     assert (await database.write(claim_ticket, Proof("one", "new"), **LIFE)).engine_id == ""
-    assert await database.write(reissue, "one", digest_of_secret("newer"), **owner) == "claimed"
+    assert await database.write(reissue, launch_of("one"), digest_of_secret("newer"), **owner) == "claimed"
     (run,) = {row.dag_run_id for row in await database.read(tickets_of_runs, [1], "far")}
     assert await database.read(tickets_of_runs, [run], "near") == []
 
@@ -211,5 +249,5 @@ async def test_what_people_read_of_a_try_says_whether_its_engine_has_taken_it(da
         "two": Whereabouts("far", "submitted", True, "queued: on the queue gpu", ""),
     }
     # A scheduler that takes it over submits it again: what the engine has said of the earlier job is void.
-    await database.write(reissue, "two", digest_of_secret("new"), owner="me", epoch=1)
+    await database.write(reissue, launch_of("two"), digest_of_secret("new"), owner="me", epoch=1)
     assert (await database.read(whereabouts))["two"] == Whereabouts("far", "submitted", False, "", "")

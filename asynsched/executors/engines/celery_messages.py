@@ -83,7 +83,7 @@ class Batch:
             task_id=placed.task_id,
             queue=placed.queue,
             headers={TICKET: msgspec.to_builtins(ticket)},
-            shadow=f"{ticket.dag_id}.{ticket.task_id}",
+            shadow=ticket.kind,
             argsrepr=f"({ticket.name!r},)",
             kwargsrepr="{}",
             ignore_result=True,

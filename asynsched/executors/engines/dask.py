@@ -171,7 +171,7 @@ class DaskEngine(Engine):
         resources = wishes.resources or of_queue
         ticket, now = job.ticket, int(self.context.clock.now().timestamp())
         priority = max(-MOST_PRIORITY, min(job.priority_weight, MOST_PRIORITY))
-        key = f"{ticket.dag_id}.{ticket.task_id}"[:LONGEST_NAME] + f"-{new_token()} {now}"
+        key = ticket.kind[:LONGEST_NAME] + f"-{new_token()} {now}"
         future = client.submit(
             self._travelling.work_on, ticket, self._terms, key=key, pure=False, retries=0,
             resources=resources or None, workers=list(wishes.workers) or None,

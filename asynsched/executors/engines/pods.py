@@ -184,7 +184,7 @@ def name_of(ticket: Ticket) -> str:
 
     A submit that is repeated, because the API has not answered, finds the pod that it has made by this name.
     """
-    slug = re.sub("[^a-z0-9]+", "-", f"{ticket.dag_id}-{ticket.task_id}".lower()).strip("-")
+    slug = re.sub("[^a-z0-9]+", "-", ticket.kind.lower()).strip("-")
     return f"{slug[:LONGEST_SLUG].strip('-') or 'try'}-{_digest(ticket.token)[:12]}"
 
 

@@ -202,7 +202,7 @@ def array_of(job: Job, settings: SlurmSettings) -> _Array | Rejected:
     )
     if any("\0" in word or len(word) > LONGEST_OPTION for word in words):
         return Rejected(f"options of sbatch have at most {LONGEST_OPTION:,} characters, and none of them is NUL")
-    return _Array(f"{job.ticket.dag_id}.{job.ticket.task_id}"[:LONGEST_NAME], words)
+    return _Array(job.ticket.kind[:LONGEST_NAME], words)
 
 
 def script_of(jobs: Iterable[Job], settings: SlurmSettings) -> str:

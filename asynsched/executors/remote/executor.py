@@ -460,7 +460,7 @@ class RemoteExecutor(Executor):
 
         The worker of a try that is to end may not know that yet.
         """
-        first: dict[tuple[str, str, str, int], str] = {}
+        first: dict[tuple[str, str, str, int, str], str] = {}
         for token, one in self._tries.items():
             first.setdefault(_instance_of(one.launch), token)
         found = [self._tries[token] for token in self._new if first[_instance_of(self._tries[token].launch)] == token]
@@ -492,9 +492,9 @@ class RemoteExecutor(Executor):
     async def _reissue(self, unsure: Sequence[_Try]) -> None:
         """Give new secrets to tickets that an earlier scheduler may have submitted, so that its copies are void."""
         for one in filter(self._is_new, unsure):
-            secret, token = new_token() + new_token(), one.launch.token
+            secret = new_token() + new_token()
             match await self._database.write(
-                reissue, token, digest_of_secret(secret), owner=self.context.scheduler_id, epoch=self._epoch
+                reissue, one.launch, digest_of_secret(secret), owner=self.context.scheduler_id, epoch=self._epoch
             ):
                 case "new":
                     one.secret = secret
@@ -558,7 +558,7 @@ class RemoteExecutor(Executor):
         launch = one.launch
         ticket = Ticket(
             launch.token, one.secret, self._settings.workers.addresses, launch.run.dag_id, launch.run.run_id,
-            launch.task_id, launch.map_index, launch.try_number, VERSION,
+            launch.task_id, launch.map_index, launch.try_number, VERSION, callback=launch.callback.get("event", ""),
         )  # fmt: skip
         return Job(
             ticket, launch.queue, launch.priority_weight, launch.pool, launch.executor_config, one.former_digest
@@ -690,5 +690,7 @@ def _drop(pending: dict[str, str], stored: Mapping[str, str]) -> None:
             del pending[token]
 
 
-def _instance_of(launch: Launch) -> tuple[str, str, str, int]:
-    return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
+def _instance_of(launch: Launch) -> tuple[str, str, str, int, str]:
+    """Return the key that the tries of a task instance share; each callback has its own."""
+    own = launch.token if launch.callback else ""
+    return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index, own

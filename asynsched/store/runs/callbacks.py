@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from asynsched.store.rows import fetch
 from asynsched.store.schedulers import SERVING
 from asynsched.store.schema import CallbackRequest, ListenerCall, callback_request, listener_call
+from asynsched.store.tickets import forget_tickets
 
 Callback = CallbackRequest | ListenerCall
 _MINE_RUNNING = sa.text("callback_request.state = 'running' AND callback_request.scheduler_id = :me")
@@ -60,12 +61,19 @@ def running_callbacks(conn: Connection, scheduler_id: str) -> list[Callback]:
 
 
 def take_callback(conn: Connection, request: Callback, token: str, scheduler_id: str) -> bool:
-    """Note that a scheduler runs a callback, under this attempt token. False: another scheduler has taken it."""
+    """Note that a scheduler runs a callback, under this attempt token. False: another scheduler has taken it.
+
+    An earlier attempt on another machine is no longer awaited: its worker ends it with the next renewal.
+    """
     table = _table_of(request)
     is_same = (table.c.state == request.state, table.c.attempts == request.attempts)
     take = sa.update(table).where(table.c.id == request.id, *is_same)
     new = {"token": token, "attempts": request.attempts + 1, "scheduler_id": scheduler_id}
-    return conn.execute(take.values(state="running", **new)).rowcount > 0
+    if not conn.execute(take.values(state="running", **new)).rowcount:
+        return False
+    if request.token is not None:
+        forget_tickets(conn, [request.token])
+    return True
 
 
 def finish_callback(

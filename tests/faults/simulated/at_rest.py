@@ -82,20 +82,21 @@ def complaints(exploration: Any, stored: Stored) -> Iterator[str]:
     tickets = {} if elsewhere is None else elsewhere.tickets.open
     use = Use(exploration, stored)
     # Another try of the same task instance may still run elsewhere.
-    held_up = {row.instance for row in tickets.values()}
+    held_up = {row.instance for row in tickets.values() if row.instance is not None}
     held_up_tokens = {row.token for row in stored.tasks.values() if row[:4] in held_up}
     put_off = set() if elsewhere is None else elsewhere.put_off
-    yield from _of_tasks(exploration, stored, use, live | ends | tickets.keys() | held_up_tokens | put_off)
+    known = live | ends | tickets.keys() | put_off
+    yield from _of_tasks(exploration, stored, use, known | held_up_tokens)
     # A scheduler that is full leaves queued runs to others.
     may_start = len(keepers) == 1 or use.n_tasks < exploration.settings.parallelism
     processes = [
         one for keeper in keepers for one in keeper.live.values() if one.launch.task_id and not one.launch.callback
     ]
     busy = {(one.launch.run.dag_id, one.launch.run.run_id) for one in processes}
-    busy |= {row.instance[:2] for row in tickets.values()}
+    busy |= {instance[:2] for instance in held_up}
     yield from _of_runs(stored, use, busy, may_start=may_start)
     yield from _of_deferred(exploration, stored)
-    yield from _of_callbacks(stored, live | ends)
+    yield from _of_callbacks(stored, known)
     yield from _of_processes(stored, processes)
     if exploration.people.are_busy:
         yield from _of_requests(stored, busy)

@@ -19,6 +19,9 @@ from tests.faults.simulated.worker_network import Network, address_of
 
 SHARE_OF_REMOTE = 0.25
 """Of the seeds, those in which tasks run on other machines."""
+SHARE_OF_REMOTE_CALLBACKS = 0.5
+"""Of those, the ones whose callbacks run there, too."""
+FAR = "far"
 MACHINES = ("w1", "w2")
 WORKERS = WorkersSettings(lease=6.0, renew_interval=1.0, claim_timeout=10.0)
 LONGEST_TROUBLE = 25.0
@@ -45,8 +48,8 @@ class Elsewhere:
 
     @property
     def executors(self) -> partial[SeveralExecutors]:
-        """Make the executors of a scheduler: tasks run elsewhere, all else here."""
-        return partial(SeveralExecutors, factories={"far": remote_executor(self._world), "local": LocalExecutor})
+        """Make the executors of a scheduler: tasks, and perhaps callbacks, run elsewhere, all else here."""
+        return partial(SeveralExecutors, factories={FAR: remote_executor(self._world), "local": LocalExecutor})
 
     def start(self) -> list["asyncio.Task[None]"]:
         """Have all workers work."""
@@ -111,9 +114,11 @@ class Elsewhere:
     @property
     def _executors(self) -> list[Any]:
         services = [site.scheduler.services for site in self._world.sites.values() if site.scheduler is not None]
-        return [one.executor._executors["far"] for one in services]
+        return [one.executor._executors[FAR] for one in services]
 
 
-def settings_elsewhere(settings: Settings, sites: list[Path]) -> Settings:
+def settings_elsewhere(settings: Settings, sites: list[Path], seed: int) -> Settings:
     """Return the settings of schedulers whose workers are elsewhere."""
-    return replace(settings, workers=replace(WORKERS, addresses=tuple(map(address_of, sites))))
+    executor = FAR if Random(f"callbacks {seed}").random() < SHARE_OF_REMOTE_CALLBACKS else ""
+    workers = replace(WORKERS, addresses=tuple(map(address_of, sites)))
+    return replace(settings, workers=workers, callbacks=replace(settings.callbacks, executor=executor))

@@ -75,7 +75,7 @@ class Exploration:
         homes = [_home(name) for name in "ab"[:n_sites]]
         self.settings = settings or _settings(seed, conditions)
         if has_workers:
-            self.settings = settings_elsewhere(self.settings, homes)
+            self.settings = settings_elsewhere(self.settings, homes, seed)
         self.ledger = Ledger()
         self.trace: list[str] = []
         self.is_over = False

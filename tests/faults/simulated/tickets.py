@@ -26,9 +26,11 @@ class TicketState(NamedTuple):
     launch: bytes
 
     @property
-    def instance(self) -> tuple[str, str, str, int]:
-        """The task instance that it is for: DAG, run, task and map index."""
+    def instance(self) -> tuple[str, str, str, int] | None:
+        """The task instance that it is for: DAG, run, task and map index; None: it is for a callback."""
         launch = msgspec.json.decode(self.launch, type=Launch)
+        if launch.callback:
+            return None
         return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
 
 

@@ -147,3 +147,28 @@ REST = (
 """
 )
 """A DAG of what tasks do beside returning values."""
+
+CALLBACKS = (
+    SAYS
+    + """
+    from asynsched import Variable
+
+    def called(context):
+        place = os.environ.get("PLACE", "here")
+        print("line 1")
+        say(f"called {place}")
+        wait()
+        Variable.set("called", place)
+        print("line 2")
+        say("over")
+
+    with DAG("calls", on_failure_callback=called):
+
+        @task
+        def fails():
+            raise ValueError("no luck")
+
+        fails()
+"""
+)
+"""A DAG whose callback waits."""

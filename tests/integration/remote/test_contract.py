@@ -4,10 +4,13 @@ import re
 
 import anyio
 
+from asynsched.executors.log_paths import callback_log_path
 from asynsched.keys import TaskInstanceKey
+from asynsched.queries.runs import list_callbacks
 from asynsched.queries.try_logs import follow_log
+from asynsched.settings import CallbacksSettings
 from asynsched.store.dags.dags import latest_version
-from tests.integration.remote.dags import DAGS, REST
+from tests.integration.remote.dags import CALLBACKS, DAGS, REST
 from tests.integration.remote.machines import ELSEWHERE, MARKS, ROOT, Site
 from tests.support.waiting import eventually_true
 
@@ -87,6 +90,29 @@ async def test_tasks_defer_reach_time_limits_update_assets_and_keep_large_values
     assert (event.name, event.extra, event.source_task_id) == ("rows", {"n": 3}, "produces")
     assert tasks["makes"].result == f"kept in {site.marks}/xcom of makes"
     assert tasks["takes"].result == (1000, []), "the whole value, and no setting of the worker"
+
+
+async def test_callbacks_run_where_a_setting_says(site: Site):
+    site.program.write(CALLBACKS)
+    site.machine()
+    executor = site.executor.partition("=")[0]
+    async with site.serving(callbacks=CallbacksSettings(executor=executor)) as scheduler, scheduler.client() as client:
+        key = await scheduler.trigger("calls")
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+        await site.until_said("over")
+        await eventually_true(scheduler._database, lambda conn: has_ended(conn, key))
+        variable = await client.get_variable("called")
+    place = ELSEWHERE if site.is_remote else "here"
+    assert run.state == "failed"
+    assert site.said() == [f"called {place}", "over"]
+    assert variable.value == place, "its requests are answered"
+    log = site.root / "home/logs" / callback_log_path(TaskInstanceKey(*key, ""), "on_failure", 0)
+    assert re.findall(r"line \d+$", log.read_text(), re.MULTILINE) == ["line 1", "line 2"]
+
+
+def has_ended(conn, key):
+    return [one.state for one in list_callbacks(conn, key).items] == ["success"]
 
 
 def has_two_versions(conn):

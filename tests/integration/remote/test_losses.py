@@ -8,11 +8,16 @@ import pytest
 
 from asynsched import Scheduler
 from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.queries.runs import list_callbacks
 from asynsched.queries.try_logs import follow_log
 from asynsched.results import FinishedRun
+from asynsched.settings import CallbacksSettings
+from asynsched.store.tickets import GONE
+from tests.integration.remote.dags import CALLBACKS
 from tests.integration.remote.machines import Machine, Site
-from tests.support.waiting import DEADLINE_SECONDS, eventually
+from tests.support.waiting import DEADLINE_SECONDS, eventually, eventually_true
 
+ELSEWHERE = CallbacksSettings(executor="far")
 on_postgresql = pytest.mark.parametrize("far_site", ["postgresql"], indirect=True)
 """For tests in which the database does not matter, or in which two schedulers share it."""
 
@@ -132,6 +137,57 @@ async def test_a_try_of_a_lost_worker_runs_again_after_it_has_ended(far_site: Si
     assert logs == [["line 1"], ["line 1", "line 2"]], "the log of a lost try stays, as far as it was written"
     assert run.state == "success", other.log
     assert site.said() == ["begins 1", "begins 2", "ends 2"]
+
+
+@pytest.mark.parametrize("far_site", ["sqlite"], indirect=True)
+async def test_a_callback_goes_on_while_its_scheduler_stops_and_starts(far_site: Site):
+    site = far_site
+    machine = prepare_calls(site)
+    async with site.serving(callbacks=ELSEWHERE) as scheduler:
+        key = await scheduler.trigger("calls")
+        await site.until_said("called elsewhere")
+    async with site.serving(callbacks=ELSEWHERE) as scheduler:
+        site.let_go()
+        await until_called(scheduler, key, attempts=1)
+    assert site.said() == ["called elsewhere", "over"], machine.log
+
+
+@on_postgresql
+@pytest.mark.parametrize("loss", ["machine", "scheduler"])
+async def test_a_callback_that_is_lost_runs_again_and_the_lost_one_ends(far_site: Site, loss: str):
+    site = far_site
+    site.lease = 2.0
+    machine = prepare_calls(site)
+    async with site.serving(callbacks=ELSEWHERE) as scheduler:
+        key = await scheduler.trigger("calls")
+        await site.until_said("called elsewhere")
+        if loss == "machine":
+            machine.switch_off()
+            machine = site.machine("m2")
+            await site.until_said("called elsewhere", "called elsewhere")
+            site.let_go()
+            await until_called(scheduler, key, attempts=2)
+    if loss == "scheduler":
+        async with site.serving("other", callbacks=ELSEWHERE) as scheduler:
+            await site.until_said("called elsewhere", "called elsewhere")
+            await eventually(lambda: GONE in machine.log, "its worker has heard that nobody waits for it")
+            site.let_go()
+            await until_called(scheduler, key, attempts=2)
+    assert site.said() == ["called elsewhere", "called elsewhere", "over"], machine.log
+
+
+def prepare_calls(site: Site) -> Machine:
+    site.program.write(CALLBACKS)
+    return site.machine()
+
+
+async def until_called(scheduler: Scheduler, key: DagRunKey, *, attempts: int) -> None:
+    """Wait until the callback of a run has ended well; it was begun this many times."""
+
+    def has_ended(conn):
+        return [(one.state, one.attempts) for one in list_callbacks(conn, key).items] == [("success", attempts)]
+
+    await eventually_true(scheduler._database, has_ended)
 
 
 @on_postgresql
