@@ -57,6 +57,20 @@ QUEUES = (
 )
 
 
+LONG = (
+    SAYS
+    + """
+    with DAG("long"):
+
+        @task
+        def long(n):
+            say(str(n))
+            time.sleep(0.3)
+
+        long.expand(n=list(range(24)))
+"""
+)
+
 MIXED = """
     from asynsched import DAG, task
 
@@ -174,6 +188,21 @@ async def test_a_warm_shutdown_waits_for_tries_and_a_cold_one_interrupts_them(si
             assert waiting(connection.channel(), app) == 0, "all messages are acknowledged"
     assert run.state == "success"
     assert [line.split()[0] for line in site.said()] == ["begins", "begins", "ends"], cold.log
+
+
+async def test_workers_are_replaced_one_after_another_while_a_fan_out_runs(site: CelerySite):
+    site.program.write(LONG)
+    machines = [site.machine(name, "--concurrency", "2") for name in ("m1", "m2")]
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("long")
+        for number, machine in enumerate(machines, 1):
+            await eventually(lambda: len(site.said()) >= 8 * number, "tasks run")  # noqa: B023 - called before the next
+            assert await machine.until_stopped(signal.SIGTERM) == 0
+            machine.start()
+        run = await site.end_of(scheduler, key)
+    assert run.state == "success", machines[0].log + machines[1].log
+    assert {task.try_number for task in run.tasks} == {1}
+    assert sorted(site.said()) == sorted(f"{n}" for n in range(24))
 
 
 async def test_a_worker_that_stops_while_no_scheduler_answers_leaves_tickets_to_others(site: CelerySite):

@@ -1,7 +1,10 @@
 """What Dask promises of its workers holds for tries, and what it does not promise is made good."""
 
+import os
+import sys
 from collections.abc import Iterator
 
+import anyio
 import pytest
 from sqlalchemy import select
 
@@ -10,7 +13,7 @@ from asynsched.executors.engines import dask as engine
 from asynsched.store.schema import ticket
 from tests.engines.dask_site import DaskSite
 from tests.integration.remote.dags import DAGS, SAYS
-from tests.integration.remote.machines import MARKS
+from tests.integration.remote.machines import MARKS, ROOT, free_port
 from tests.integration.remote.test_contract import (
     test_a_try_is_ended_for_a_user_and_runs_again_after_that,
     test_callbacks_run_where_a_setting_says,
@@ -254,6 +257,17 @@ async def test_a_function_can_make_a_cluster_that_grows_with_its_tasks(site: Das
         run = await scheduler.run("counts")
     assert run.state == "success"
     assert len(site.said()) == 20
+
+
+async def test_the_example_runs_by_its_own_settings_with_a_cluster_of_this_machine(tmp_path):
+    port, home = free_port(), tmp_path / "home"
+    own = {"WEB__LISTEN": f"127.0.0.1:{port}", "WORKERS__ADDRESSES": f"http://127.0.0.1:{port}", "HOME": str(home)}
+    command = [sys.executable, "-m", "asynsched", "up", "dags", "--until-idle", "--fail-on", "errors,failed"]
+    ran = await anyio.run_process(
+        command, cwd=ROOT / "examples" / "dask", env=os.environ | {f"ASYNSCHED_{name}": of for name, of in own.items()}
+    )
+    log = b"".join(path.read_bytes() for path in home.glob("logs/*/*/*total*/*.log"))
+    assert b"the sum is 499500" in log, ran.stdout + ran.stderr
 
 
 async def test_dask_without_a_cluster_is_refused_in_one_sentence(site: DaskSite):

@@ -15,7 +15,7 @@ import pytest
 from asynsched.clock import Clock, VirtualClock
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.engines import dask
+from asynsched.executors.engines import dask, dask_connection
 from asynsched.executors.engines.dask import DaskEngine
 from asynsched.executors.engines.outage import Patience
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected, Sight
@@ -60,7 +60,7 @@ def job_of(name: str, priority_weight: int = 1, **config: Any) -> Job:
     ],
 )
 async def test_a_malformed_wish_rejects_its_own_job_only(engine: DaskEngine, config, message):
-    engine._client = StubClient()
+    engine._connection._client = StubClient()
     wrong, refused, right = await engine.submit([job_of("wrong", **config), job_of("refused"), job_of("right", 2**70)])
     assert re.search(message, wrong.reason)
     assert refused == Rejected("Dask does not take it: it cannot be serialized")
@@ -70,7 +70,7 @@ async def test_a_malformed_wish_rejects_its_own_job_only(engine: DaskEngine, con
 
 
 async def test_a_scheduler_that_does_not_answer_costs_a_batch_one_time_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(dask, "CALL_SECONDS", 0.2)
+    monkeypatch.setattr(dask_connection, "CALL_SECONDS", 0.2)
     settings = Settings(dask=DaskSettings(address="tcp://127.0.0.1:1"))
     clock, calls = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC)), []
     engine = DaskEngine(ExecutorContext(tmp_path, settings, clock, "me", print, None))
@@ -81,7 +81,7 @@ async def test_a_scheduler_that_does_not_answer_costs_a_batch_one_time_limit(tmp
         await answered.wait()
         return StubClient(close=answered.wait)
 
-    monkeypatch.setattr(engine, "_connect", connect)
+    monkeypatch.setattr(engine._connection, "_connect", connect)
     for _ in range(2):
         answers = await engine.submit([job_of("a"), job_of("b")])
         assert answers == [Later("the Dask scheduler has not answered for 0 s")] * 2
@@ -93,7 +93,7 @@ async def test_a_scheduler_that_does_not_answer_costs_a_batch_one_time_limit(tmp
 
 
 async def test_a_lost_connection_makes_jobs_wait_and_no_pass(engine: DaskEngine):
-    engine._client = StubClient(status="connecting")
+    engine._connection._client = StubClient(status="connecting")
     assert await engine.submit([job_of("a")]) == [Later("the connection with the Dask scheduler is lost")]
     with pytest.raises(ConnectionError):
         await engine.cancel(["job"])
@@ -108,9 +108,9 @@ async def test_a_connection_that_stays_lost_is_made_anew(engine: DaskEngine, mon
     async def connect() -> StubClient:
         return StubClient()
 
-    monkeypatch.setattr(engine, "_connect", connect)
-    engine._client = StubClient(status="connecting", close=close)
-    for seconds in (0, dask.CONNECT_SECONDS - 1):
+    monkeypatch.setattr(engine._connection, "_connect", connect)
+    engine._connection._client = StubClient(status="connecting", close=close)
+    for seconds in (0, dask_connection.CONNECT_SECONDS - 1):
         engine.context.clock.leap(seconds)
         assert await engine.submit([job_of("a")]) == [Later("the connection with the Dask scheduler is lost")]
     engine.context.clock.leap(1)
@@ -123,12 +123,12 @@ async def test_a_scheduler_that_takes_connections_and_says_nothing_is_given_up(e
         await reader.read()
         writer.close()
 
-    monkeypatch.setattr(dask, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(dask_connection, "CONNECT_SECONDS", 0.5)
     async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
-        engine._settings = DaskSettings(address=f"tcp://{host}:{port}")
+        engine._connection._settings = DaskSettings(address=f"tcp://{host}:{port}")
         with pytest.raises(TimeoutError):
-            await engine._connect()
+            await engine._connection._connect()
 
 
 async def test_jobs_that_never_came_to_the_scheduler_are_gone_by_a_new_connection(engine: DaskEngine, monkeypatch):
@@ -140,8 +140,8 @@ async def test_jobs_that_never_came_to_the_scheduler_are_gone_by_a_new_connectio
     async def connect() -> StubClient:
         return StubClient(scheduler=Statuses({}))
 
-    monkeypatch.setattr(engine, "_connect", connect)
-    engine._client = StubClient(scheduler=Statuses({}), close=close)
+    monkeypatch.setattr(engine._connection, "_connect", connect)
+    engine._connection._client = StubClient(scheduler=Statuses({}), close=close)
     [given] = await engine.submit([job_of("a")])
     future, _ = engine._submitted[given.engine_id]
     engine.context.clock.leap(2 * dask.YOUNG_SECONDS)
@@ -166,10 +166,10 @@ class Statuses:
 
 
 async def test_a_look_at_one_job_does_not_forget_what_dask_says_of_others(engine: DaskEngine):
-    engine._client = StubClient()
+    engine._connection._client = StubClient()
     answers = await engine.submit([job_of(name) for name in "abcd"])
     asked, refused, done, waits = (one.engine_id for one in answers)
-    engine._client.scheduler = Statuses({asked: "processing", refused: "no-worker", waits: "no-worker"})
+    engine._connection._client.scheduler = Statuses({asked: "processing", refused: "no-worker", waits: "no-worker"})
     engine.context.clock.leap(2 * dask.YOUNG_SECONDS)
 
     async def error() -> Exception:
@@ -193,11 +193,11 @@ async def test_a_connection_that_comes_after_its_time_limit_is_closed_with_the_e
     async def close() -> None:
         closed.set()
 
-    monkeypatch.setattr(engine, "_connect", connect)
-    monkeypatch.setattr(engine, "_patience", Patience(engine.context.clock, "the Dask scheduler", 0.0))
+    monkeypatch.setattr(engine._connection, "_connect", connect)
+    monkeypatch.setattr(engine._connection, "_patience", Patience(engine.context.clock, "the Dask scheduler", 0.0))
     assert await engine.submit([job_of("a")]) == [Later("the Dask scheduler has not answered for 0 s")]
     answered.set()
-    await eventually(engine._connecting.done, "it is connected")
+    await eventually(engine._connection._connecting.done, "it is connected")
     await engine.close()
     assert closed.is_set()
 
@@ -208,10 +208,10 @@ from pathlib import Path
 
 from asynsched.clock import Clock
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.engines import dask
+from asynsched.executors.engines import dask, dask_connection
 from asynsched.settings import DaskSettings, Settings
 
-dask.CALL_SECONDS = 0.1
+dask_connection.CALL_SECONDS = 0.1
 
 def make():
     threading.Event().wait()
@@ -244,8 +244,8 @@ async def test_a_cluster_that_is_made_after_the_engine_has_closed_is_closed_too(
         may_go_on.wait(DEADLINE_SECONDS)
         return SimpleNamespace(close=is_closed.set)
 
-    monkeypatch.setattr(dask, "_made", lambda _: make())
-    monkeypatch.setattr(dask, "CALL_SECONDS", 0.1)
+    monkeypatch.setattr(dask_connection, "_made", lambda _: make())
+    monkeypatch.setattr(dask_connection, "CALL_SECONDS", 0.1)
     settings = Settings(dask=DaskSettings(cluster="package:make"))
     engine = DaskEngine(ExecutorContext(tmp_path, settings, Clock(), "me", print, None))
     await engine.start()
@@ -257,7 +257,7 @@ async def test_a_cluster_that_is_made_after_the_engine_has_closed_is_closed_too(
 
 @pytest.mark.parametrize("is_stuck", [False, True])
 async def test_a_cluster_that_cannot_be_closed_does_not_hold_up_the_stop(engine: DaskEngine, monkeypatch, is_stuck):
-    monkeypatch.setattr(dask, "CALL_SECONDS", 0.1)
+    monkeypatch.setattr(dask_connection, "CALL_SECONDS", 0.1)
     called, may_end = threading.Event(), threading.Event()
 
     def close() -> None:
@@ -266,7 +266,7 @@ async def test_a_cluster_that_cannot_be_closed_does_not_hold_up_the_stop(engine:
             may_end.wait(2 * DEADLINE_SECONDS)
         raise OSError("its machine is gone")
 
-    engine._cluster = SimpleNamespace(close=close)
+    engine._connection._cluster = SimpleNamespace(close=close)
     with anyio.fail_after(DEADLINE_SECONDS):
         await engine.close()
     assert called.is_set()

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 import pytest
 from sqlalchemy import select
 
+from asynsched.cli.configuration import load_configuration
 from asynsched.errors import SettingsError
 from asynsched.keys import TaskInstanceKey
 from asynsched.store.schema import ticket
 from tests.engines.slurm_site import ACCOUNTING_PROGRAMS, PROGRAMS, SlurmSite, missing
 from tests.integration.remote.dags import DAGS
-from tests.integration.remote.machines import SHORT_LEASE
+from tests.integration.remote.machines import ROOT, SHORT_LEASE
 from tests.integration.remote.test_contract import (
     test_a_try_is_ended_for_a_user_and_runs_again_after_that,
     test_callbacks_run_where_a_setting_says,
@@ -225,6 +226,20 @@ async def test_the_accounting_knows_the_end_of_a_job_that_the_controller_has_for
     assert "its worker has not renewed its lease for" in reason
     assert ": Slurm's accounting: FAILED, exit code " in reason
     assert "on n1" in reason
+
+
+async def test_the_dag_of_the_example_runs_and_its_settings_are_those_of_asynsched(site: SlurmSite):
+    example = ROOT / "examples" / "slurm"
+    settings = load_configuration({}, {}, example).settings
+    assert settings.workers.addresses == (f"http://login1.example:{settings.web.listen.rpartition(':')[2]}",)
+    site.program.write((example / "dags" / "sweep.py").read_text())
+    site.executor = settings.executor
+    site.machine()
+    async with site.serving() as scheduler:
+        run = await scheduler.run("sweep")
+        log = await scheduler.client().task_logs(TaskInstanceKey(run.dag_id, run.run_id, "best"))
+    assert run.state == "success"
+    assert "the best is 3" in log.text
 
 
 async def test_slurm_without_its_commands_is_refused_in_one_sentence(site: SlurmSite, monkeypatch):

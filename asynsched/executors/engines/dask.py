@@ -7,12 +7,10 @@ then. Tasks are `fire and forget`: Dask keeps them while no scheduler of ours is
     job id: the key of the task, which begins with the names of the DAG and of the task, and when it was submitted
 """
 
-import asyncio
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 from msgspec import Meta, Struct
@@ -20,15 +18,14 @@ from msgspec import Meta, Struct
 from asynsched.clock import new_token
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.engines.outage import Patience
-from asynsched.executors.own_threads import in_own_thread
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.loggers import get_logger
-from asynsched.settings import DaskSettings
 
 try:
-    from distributed import Client, Future, fire_and_forget
+    from distributed import Future, fire_and_forget
+
+    from asynsched.executors.engines.dask_connection import DaskConnection
 except ImportError as exc:
     raise SettingsError(f"Dask needs the package {exc.name}: install asynsched[dask].") from exc
 
@@ -42,11 +39,6 @@ DEFAULT_QUEUE = "default"
 LONGEST_NAME = 200
 MOST_PRIORITY = 2**31 - 1
 """A priority of more than 64 bits makes a Dask scheduler lose its workers."""
-CALL_SECONDS = 10.0
-"""Longest that the scheduler waits for the cluster in one call."""
-CONNECT_SECONDS = 45.0
-"""Longest that a connection may take. Dask's own limit, usually 30 s, leaves out the wait for the first word of its
-scheduler, which lasts for ever if the network has lost that word."""
 MOST_FAILED = 1000
 """Most failed jobs whose futures are kept."""
 YOUNG_SECONDS = 15.0
@@ -72,80 +64,24 @@ class DaskEngine(Engine):
 
     def __init__(self, context: ExecutorContext) -> None:
         super().__init__(context)
-        self._settings = context.settings.dask
-        if bool(self._settings.address) == bool(self._settings.cluster):
-            raise SettingsError(
-                "dask.address: Dask needs the address of its scheduler, such as tcp://HOST:8786, or dask.cluster, a"
-                " function that makes a cluster"
-            )
         self._travelling: Any = importlib.import_module(ON_WORKERS)
         self._terms: Any = self._travelling.terms_of(context.settings)
-        self._cluster: Any = None
-        self._threads = anyio.CapacityLimiter(1)
-        """Of the calls that make and close the cluster."""
-        self._is_closing = False
-        self._client: Any = None
-        self._connecting: asyncio.Task[Any] | None = None
-        self._connected_at = 0.0  # when a call last found the connection not lost
-        self._patience = Patience(context.clock, "the Dask scheduler", CALL_SECONDS)
+        self._connection = DaskConnection(
+            context.settings.dask, context.clock, lambda: self._travelling.TryPlugin(self._terms)
+        )
         self._submitted: dict[str, tuple[Any, str]] = {}
         """The future of each job, and what it asks for, in words."""
 
     async def start(self) -> None:
         try:
-            await self._connected()
+            await self._connection.client()
         except (OSError, TimeoutError) as exc:  # as later: tries of other executors must not wait for it
-            log.warning("dask.away", address=self._settings.address or self._settings.cluster, error=reason_of(exc))
-
-    async def _connected(self) -> Any:
-        """Return a client of the cluster; a new one if the connection has ended for good. Raises errors of any kind."""
-        if self._client is None or self._client.status != "connecting":
-            self._connected_at = self.context.clock.monotonic()
-        elif self.context.clock.monotonic() - self._connected_at < CONNECT_SECONDS:
-            raise ConnectionError("the connection with the Dask scheduler is lost")  # a call would wait for it
-        else:
-            lost, self._client = self._client, None
-            await _close(lost)
-        if self._client is None or self._client.status != "running":
-            # It goes on after the time limit of this call.
-            connecting = self._connecting = self._connecting or asyncio.create_task(self._connect(), name="dask")
-            try:
-                await self._patience.call(lambda: asyncio.wait([connecting]))
-            except TimeoutError as exc:
-                if self._settings.cluster and self._cluster is None:
-                    raise TimeoutError(f"dask.cluster: {self._settings.cluster} has not returned yet") from exc
-                raise
-            self._connecting = None
-            self._client = connecting.result()
-        return self._client
-
-    async def _connect(self) -> Any:
-        """Return a new client, with which the plugin is registered."""
-        if self._cluster is None and self._settings.cluster:
-            self._cluster = await in_own_thread(self._make_cluster, self._threads, "dask.cluster")
-        # Not the cluster itself, whose client would run in the cluster's own loop.
-        address = getattr(self._cluster, "scheduler_address", self._cluster) or self._settings.address
-        security = getattr(self._cluster, "security", None)
-        client = Client(address, asynchronous=True, name="asynsched", set_as_default=False, security=security)
-        try:
-            with anyio.fail_after(CONNECT_SECONDS):
-                await client
-                await client.register_plugin(self._travelling.TryPlugin(self._terms))
-        except BaseException:
-            await _close(client)
-            raise
-        return client
-
-    def _make_cluster(self) -> Any:
-        """Return a new cluster. If this engine has been closed meanwhile, nobody else would close it."""
-        cluster = _made(self._settings)
-        if self._is_closing and hasattr(cluster, "close"):
-            cluster.close()
-        return cluster
+            own = self.context.settings.dask
+            log.warning("dask.away", address=own.address or own.cluster, error=reason_of(exc))
 
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         try:
-            client = await self._connected()
+            client = await self._connection.client()
         except Exception as exc:  # noqa: BLE001 - a function that makes a cluster may raise anything
             return [Later(reason_of(exc))] * len(jobs)
         placed = []
@@ -183,9 +119,9 @@ class DaskEngine(Engine):
         return Accepted(key)
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
-        client = await self._connected()
+        client = await self._connection.client()
         futures = [Future(one, client=client) for one in engine_ids]
-        await self._patience.call(lambda: client.cancel(futures, force=True))
+        await self._connection.call(lambda: client.cancel(futures, force=True))
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
         self._forget_ended(engine_ids)
@@ -193,13 +129,12 @@ class DaskEngine(Engine):
         old = [one for one in engine_ids if int(one.rpartition(" ")[2]) <= before]
         if not old:
             return {}
-        client = await self._connected()
-        states = await self._patience.call(lambda: client.scheduler.get_task_status(keys=old))
-        workers = await self._patience.call(lambda: client.scheduler.processing(workers=None))
+        client = await self._connection.client()
+        states = await self._connection.call(lambda: client.scheduler.get_task_status(keys=old))
+        workers = await self._connection.call(lambda: client.scheduler.processing(workers=None))
         pending = {one for one, (future, _) in self._submitted.items() if future.status == "pending"}
         if any(states.get(one) is None for one in pending.intersection(old)):
-            self._client = None  # what is submitted has a connection of its own, which is lost
-            await _close(client)
+            await self._connection.drop(client)  # what is submitted has a connection of its own, which is lost
             raise ConnectionError("the Dask scheduler has not got what it was given")
         holders = {key: address for address, keys in workers.items() for key in keys}
         sights = {one: self._sight(one, states.get(one), holders, len(workers)) for one in old}
@@ -233,35 +168,7 @@ class DaskEngine(Engine):
                 return Sight("gone", "the Dask scheduler does not have it any more")
 
     async def close(self) -> None:
-        self._is_closing = True
-        if (connecting := self._connecting) is not None:
-            connecting.cancel()
-            await asyncio.wait([connecting])
-            if not connecting.cancelled() and connecting.exception() is None:
-                self._client = connecting.result()  # it came after the call that had asked for it
-        if self._client is not None:
-            await _close(self._client)
-        if hasattr(self._cluster, "close"):  # otherwise it is an address
-            try:
-                with anyio.move_on_after(CALL_SECONDS):
-                    await in_own_thread(self._cluster.close, self._threads, "dask.cluster")
-            except Exception as exc:  # noqa: BLE001 - of a library that this scheduler only stops using
-                log.warning("dask.cluster_not_closed", error=reason_of(exc))
-
-
-async def _close(client: Any) -> None:
-    with anyio.CancelScope(shield=True), anyio.move_on_after(CALL_SECONDS):
-        await client.close()
-
-
-def _made(settings: DaskSettings) -> Any:
-    """Call the function that makes the cluster. Raises SettingsError."""
-    module_name, _, name = settings.cluster.partition(":")
-    try:
-        make: Callable[[], Any] = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise SettingsError(f"dask.cluster: {settings.cluster!r} cannot be imported: {exc}") from exc
-    return make()
+        await self._connection.close()
 
 
 class DaskExecutor(RemoteExecutor):

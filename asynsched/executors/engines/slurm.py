@@ -8,19 +8,14 @@ which hold secrets, are in the script. Tickets of one task that ask for the same
 twice (`--no-requeue`): a try whose job is gone is given up, and its next one is a new job.
 """
 
-import asyncio
 import errno
 import os
 import re
 import shlex
 import shutil
-import signal
 import sys
-from asyncio.subprocess import PIPE
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 
-import anyio
 import msgspec
 from anyio.to_thread import run_sync
 from msgspec import Struct
@@ -28,7 +23,16 @@ from msgspec import Struct
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines.outage import Patience
-from asynsched.executors.remote.engine import LONGEST_REASON, Accepted, Engine, Job, Later, Rejected, Sight
+from asynsched.executors.engines.slurm_commands import (
+    ACCOUNTING_FIELDS,
+    FIELDS,
+    FORGOTTEN,
+    SlurmError,
+    called,
+    ends_of,
+    sights_of,
+)
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.loggers import get_logger
 from asynsched.settings import SlurmSettings
@@ -43,8 +47,6 @@ OWN = frozenset({
     "parsable", "quiet", "requeue", "test-only", "uid", "usage", "version", "wait", "wrap",
 })  # fmt: skip
 """Options of sbatch that are the engine's, or that would keep it from knowing its jobs."""
-INHERITED = re.compile(r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|SLURM_\w+|SBATCH_\w+)\Z")
-"""Variables of the scheduler that Slurm's commands, and so the jobs, get."""
 LONGEST_NAME = 200
 LONGEST_OPTION = 10_000
 CALL_SECONDS = 30.0
@@ -53,22 +55,8 @@ ACCOUNTING_SECONDS = 5.0
 """The same for Slurm's accounting, which only knows reasons."""
 MOST_FORGOTTEN = 1000
 """Jobs that the accounting is asked for at once."""
-AWAY = re.compile("(?i)contact slurm controller|timed out|connection|zero bytes|not responding|in standby")
-"""Errors of commands, each after some seconds, that say that Slurm's controller does not answer."""
 PASSING = re.compile("(?i)temporarily|try again|slow down|submit limit")
 """Errors of sbatch after which the same job may be accepted later."""
-FIELDS = "%i|%T|%r|%P|%N"
-ACCOUNTING_FIELDS = "JobID,State,ExitCode,NodeList"
-FORGOTTEN = Sight("gone", "Slurm does not know it any more")
-RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING"})
-WAITING = {
-    "PENDING": "PD", "CONFIGURING": "CF", "REQUEUED": "RQ", "REQUEUE_FED": "RF", "REQUEUE_HOLD": "RH",
-    "RESV_DEL_HOLD": "RD", "SPECIAL_EXIT": "SE",
-}  # fmt: skip
-"""States of jobs that may still start, with the codes that squeue shows."""
-NO_NODE = "None assigned"
-"""Of a job that has not started, in the accounting."""
-OUTPUT = "slurm.options can name a file for its --output"
 SCRIPT = """#!/bin/sh
 # A worker of asynsched, for the ticket below that has the number of this element of the array.
 umask 077
@@ -83,10 +71,6 @@ sed -n "s/^#$SLURM_ARRAY_TASK_ID //p" "$0" |
 exit
 {tickets}
 """
-
-
-class SlurmError(Exception):
-    """A command of Slurm has failed: the last line that it has printed."""
 
 
 class _Array(Struct, frozen=True):
@@ -213,74 +197,6 @@ def script_of(jobs: Iterable[Job], settings: SlurmSettings) -> str:
         python=shlex.quote(settings.python or sys.executable),
         tickets="\n".join(f"#{n} {msgspec.json.encode(job.ticket).decode()}" for n, job in enumerate(jobs)),
     )
-
-
-def sights_of(text: str, engine_ids: Iterable[str]) -> dict[str, Sight]:
-    """Return how Slurm sees these jobs, by what squeue has printed of all jobs."""
-    wanted, sights = set(engine_ids), {}
-    for line in text.splitlines():
-        engine_id, _, rest = line.partition("|")
-        if engine_id in wanted and rest.count("|") == FIELDS.count("|") - 1:
-            sights[engine_id] = _sight(*rest.split("|"))
-    return {engine_id: sights.get(engine_id, FORGOTTEN) for engine_id in wanted}
-
-
-def ends_of(text: str, engine_ids: Iterable[str]) -> dict[str, Sight]:
-    """Return how those of these jobs ended that have, by what sacct has printed of them.
-
-    One that its controller has forgotten may go on in the accounting, if the controller has lost its state.
-    """
-    wanted, ends = set(engine_ids), {}
-    for line in text.splitlines():
-        engine_id, _, rest = line.partition("|")
-        if engine_id in wanted and rest.count("|") == ACCOUNTING_FIELDS.count(",") - 1:
-            state, exit_code, nodes = rest.split("|")
-            if state not in RUNNING and state not in WAITING:
-                on = "" if nodes in ("", NO_NODE) else f", on {nodes}"
-                ends[engine_id] = Sight("gone", f"Slurm's accounting: {state}, exit code {exit_code}{on}; {OUTPUT}")
-    return ends
-
-
-def _sight(state: str, reason: str, partition: str, nodes: str) -> Sight:
-    if code := WAITING.get(state):
-        return Sight("queued", f"Slurm: {code} ({reason}) in the partition {partition}")
-    if state in RUNNING:
-        return Sight("running", f"Slurm: {state} on {nodes}")
-    on = f" on {nodes}" if nodes else ""
-    because = "" if reason == "None" else f" ({reason})"
-    return Sight("gone", f"Slurm: {state}{because}{on}; {OUTPUT}")
-
-
-async def called(command: Sequence[str], text: str = "") -> str:
-    """Run a command of Slurm, and return its output.
-
-    Args:
-        text: Its standard input.
-
-    Raises:
-        SlurmError: It has failed.
-        TimeoutError: It says that Slurm's controller does not answer.
-    """
-    environment = {name: value for name, value in os.environ.items() if INHERITED.match(name)}
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd="/", start_new_session=True
-    )
-    try:
-        # It may refuse its options before it has read its input, which is no error of the pipe's.
-        output, errors = await process.communicate(text.encode())
-    finally:
-        if process.returncode is None:
-            # A site's command may be a script, whose child would keep the pipes open.
-            with suppress(ProcessLookupError):  # it has just ended
-                os.killpg(process.pid, signal.SIGKILL)
-            with anyio.CancelScope(shield=True):
-                await process.wait()
-    if process.returncode:
-        lines = errors.decode(errors="replace").strip().splitlines()
-        said = lines[-1] if lines else f"{command[0]} ended with exit code {process.returncode}"
-        said = said.removeprefix(f"{command[0]}: ").removeprefix("error: ")[:LONGEST_REASON]
-        raise (TimeoutError if AWAY.search(said) else SlurmError)(said)
-    return output.decode(errors="replace")
 
 
 class SlurmExecutor(RemoteExecutor):
