@@ -301,7 +301,7 @@ def assemble(
         executor_client=executor_client,
         warm=warm,
         evaluator=evaluator,
-        callbacks=CallbackRunner(*shared, versions=versions, scheduler_id=scheduler_id),
+        callbacks=CallbackRunner(*shared, versions=versions, scheduler_id=scheduler_id, adopt=executor.adopt),
         deadlines=DeadlineWatcher(*shared, lease_epoch=base.lease.epoch, reports_stored=evaluator.reports_stored),
         watchers=AssetWatchers(*shared, versions=versions, lease=base.lease),
         triggerer=Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout),
@@ -347,7 +347,8 @@ def _execution(
 
 def _check_of_callbacks(settings: Settings, executor: Executor) -> None:
     """Raise SettingsError unless there is the executor that is to run callbacks."""
-    name, known = settings.callbacks.executor, [*executor.capacities] or [settings.executor]
+    # A single executor has no name of its own, but the setting may give it one: name=package.module:Class.
+    name, known = settings.callbacks.executor, [*executor.capacities] or [settings.executor.partition("=")[0]]
     if name and executor_called(name, known) not in known:
         raise SettingsError(
             f"callbacks.executor: there is no executor {name!r}; the setting executor names {', '.join(known)}"

@@ -656,7 +656,7 @@ class Scheduler:
         ]
         # Tries that have not begun come last.
         tries.sort(key=lambda one: (one.started_at is None, one.started_at or self.clock.now()))
-        return Running(tuple(tries), services.callbacks.n_running)
+        return Running(tuple(tries), sum(token not in elsewhere for token in services.callbacks.running))
 
     def health(self) -> Health:
         """Return the health of this scheduler: the age of every loop, and the oldest step that has not ended.

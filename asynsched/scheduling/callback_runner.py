@@ -4,6 +4,7 @@ They are durable rows. Each runs in a process of its own, at least once.
 """
 
 from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,7 +33,11 @@ _MOST_NAMED = 5
 
 
 class CallbackRunner(Service):
-    """Launches callbacks, and stores their ends."""
+    """Launches callbacks, and stores their ends.
+
+    Args:
+        adopt: Takes over what other schedulers have left of runs, by their row ids: see `Executor.adopt`.
+    """
 
     name = "callback runner"
 
@@ -45,6 +50,7 @@ class CallbackRunner(Service):
         *,
         versions: VersionCache,
         scheduler_id: str,
+        adopt: Callable[[Sequence[int]], Awaitable[Held]],
     ) -> None:
         super().__init__(clock)
         self._scheduler_id = scheduler_id
@@ -54,6 +60,7 @@ class CallbackRunner(Service):
         self._channels = channels
         self._database = database
         self._versions = versions
+        self._adopt = adopt
         self._running: dict[str, Callback] = {}
         self._news: deque[CallbackRequested | TryReported] = deque()
         self._may_have_more = True
@@ -74,8 +81,9 @@ class CallbackRunner(Service):
         return not (self._is_taking or self._news or self._channels.callbacks.qsize())
 
     @property
-    def n_running(self) -> int:
-        return len(self._running)
+    def running(self) -> Collection[str]:
+        """The tokens of the callbacks that run."""
+        return self._running.keys()
 
     def stop_beginning(self) -> None:
         """Begin no callback from now on: the scheduler is stopping, and would interrupt it."""
@@ -91,13 +99,7 @@ class CallbackRunner(Service):
                 if is_callback_token(token) and token not in held.ended:
                     self._channels.ready.put_nowait(TryUnwanted(token, "its callback is not wanted any more"))
                 continue
-            self._running[token] = request
-            launch = None
-            with suppress(DagError):  # it still runs, but its requests get no answer
-                launch = await self._prepare(request, token)
-            if launch is not None:
-                # So that its requests are answered. A token starts one process at most, so this starts none.
-                self._channels.ready.put_nowait(TaskReady(_run_of(request), launch))
+            await self._resume(request, token)
 
     async def tick(self, now: datetime) -> None:
         """Store the ends of callbacks, and begin waiting ones."""
@@ -126,7 +128,7 @@ class CallbackRunner(Service):
             self.wake()
 
     async def _begin(self, request: Callback) -> None:
-        if self._is_stopping:
+        if self._is_stopping or await self._goes_on(request):
             return
         if request.attempts >= self._settings.attempts:
             await self._give_up(request, f"it was begun {request.attempts} times and never ended")
@@ -155,6 +157,31 @@ class CallbackRunner(Service):
             self.wake()
             return
         self._channels.ready.put_nowait(TaskReady(_run_of(request), launch))
+
+    async def _goes_on(self, request: Callback) -> bool:
+        """Whether an attempt that another scheduler has begun, on another machine, is this one's now, or a third's."""
+        if isinstance(request, ListenerCall) or request.token is None:
+            return False
+        # If it is this one's already, the database may have gone away just after that was stored.
+        was_ours = request.scheduler_id == self._scheduler_id
+        if not was_ours and not await self._database.write(callbacks.take_over_callback, request, self._scheduler_id):
+            return True
+        held = await self._adopt([request.dag_run_id])
+        # An end of its own is stored before a callback begins again.
+        if request.token not in (held.starting | held.running if was_ours else held.known):
+            return False
+        await self._resume(request, request.token)
+        return True
+
+    async def _resume(self, request: Callback, token: str) -> None:
+        """Wait for the end of an attempt that an executor holds, and have its requests answered."""
+        self._running[token] = request
+        launch = None
+        with suppress(DagError):  # it still runs, but its requests get no answer
+            launch = await self._prepare(request, token)
+        if launch is not None:
+            # A token starts one process at most, so this starts none.
+            self._channels.ready.put_nowait(TaskReady(_run_of(request), launch))
 
     async def _prepare(self, request: Callback, token: str) -> Launch | None:
         """Return the launch of a callback; None when its run was deleted, or its code.

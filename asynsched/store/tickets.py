@@ -10,7 +10,7 @@ starts one try; and a try that was given up, as never started or as lost, can ne
 The answer to any of these changes may be lost: repeating it changes nothing, and returns the same.
 
 A ticket belongs to the scheduler that owns its run at the moment; that of a callback, which may run after its run has
-ended, to the scheduler that has begun the callback.
+ended, to the scheduler that has begun the callback or taken it over.
 """
 
 import hmac
@@ -49,16 +49,23 @@ _OWN_RUNS = (
     .with_for_update(key_share=True)
 )
 """Runs of a scheduler, locked, so that another one that takes them over finds every ticket that was added before."""
-_BEGUN = sa.select(callback_request.c.token).where(sa.text("callback_request.state = 'running'"))
+_BEGUN = sa.select(callback_request.c.token).where(
+    sa.text("callback_request.state = 'running'"), callback_request.c.token.is_not(None)
+)
 """The tokens of all callbacks that run: few, and found by an index."""
 _BEGUN_BY_OWNER = _BEGUN.where(callback_request.c.scheduler_id == sa.bindparam("owner"))
-_OWN_CALLBACKS = (
-    _BEGUN_BY_OWNER.add_columns(callback_request.c.dag_run_id)
-    .where(callback_request.c.token.in_(sa.bindparam("tokens", expanding=True)))
-    .order_by(callback_request.c.id)
-    .with_for_update(key_share=True)
+_OWN_CALLBACKS = _BEGUN_BY_OWNER.add_columns(callback_request.c.dag_run_id).where(
+    callback_request.c.token.in_(sa.bindparam("tokens", expanding=True))
 )
-"""Callbacks that a scheduler has begun, locked in the same way."""
+_RUNS_OF_CALLBACKS = (
+    sa.select(dag_run.c.id)
+    .where(dag_run.c.id.in_(_OWN_CALLBACKS.with_only_columns(callback_request.c.dag_run_id)))
+    .order_by(dag_run.c.id)
+    .with_for_update(read=True, key_share=True)
+)
+"""Their tickets refer to them. A deletion locks a run before its callbacks, so everybody does."""
+_LOCKED_CALLBACKS = _OWN_CALLBACKS.order_by(callback_request.c.id).with_for_update(key_share=True)
+"""Callbacks that a scheduler has begun, locked, so that another one that begins them again finds their tickets."""
 _IS_OWN = _token.in_(_BEGUN_BY_OWNER) | (_token.not_in(_BEGUN) & (dag_run.c.scheduler_id == sa.bindparam("owner")))
 _NEWS = (
     sa.select(ticket)
@@ -74,15 +81,17 @@ _OF_OWNER = (
     .order_by(_token)
 )
 _PROGRESS = sa.select(_token, _state, ticket.c.renewals, ticket.c.lease_seconds + ticket.c.end_seconds)
-_IS_AWAITED = (
-    sa.exists()
+_IS_LEFT = (
+    ~sa.exists()
     .where(
         task_instance.c.dag_run_id == ticket.c.dag_run_id,
         task_instance.c.token == _token,
         task_instance.c.state.in_(sorted(SLOT_TASK_STATES)),
     )
-    .correlate(ticket)
-) | _token.in_(_BEGUN)
+    .correlate(ticket),
+    _token.not_in(_BEGUN),
+)
+"""No task instance and no callback waits for it."""
 _LEFT = (
     sa.select(_token)
     .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
@@ -90,7 +99,7 @@ _LEFT = (
     .where(
         dag_run.c.state.in_(sorted(FINISHED_RUN_STATES)) | ((dag_run.c.state == DagRunState.QUEUED) & (_state == ENDED))
     )
-    .where(~_IS_AWAITED)
+    .where(*_IS_LEFT)
     .order_by(_token)
     .limit(MOST_NEWS)
 )
@@ -175,7 +184,9 @@ def _own_run_ids(conn: Connection, launches: Sequence[Launch], owner: str, epoch
         if (launch.run.dag_id, launch.run.run_id) in runs
     }
     if tokens := [launch.token for launch in launches if launch.callback]:
-        begun = conn.execute(_OWN_CALLBACKS, {"owner": owner, "tokens": tokens})
+        of_owner = {"owner": owner, "tokens": tokens}
+        conn.execute(_RUNS_OF_CALLBACKS, of_owner)
+        begun = conn.execute(_LOCKED_CALLBACKS, of_owner)
         own |= {row.token: row.dag_run_id for row in begun}
     return own
 
@@ -259,10 +270,11 @@ def tickets_of_scheduler(conn: Connection, owner: str, executor: str) -> list[Ti
     return fetch(conn, TicketRow, _OF_OWNER, {"owner": owner, "executor": executor})
 
 
-def tickets_of_runs(conn: Connection, run_ids: Sequence[int], executor: str) -> list[TicketRow]:
-    """Return an executor's tickets of the tries of some runs, by their row ids."""
-    query = sa.select(ticket).where(ticket.c.executor == executor, _token.not_in(_BEGUN))
-    return fetch_in(conn, TicketRow, query, ticket.c.dag_run_id, run_ids)
+def tickets_of_runs(conn: Connection, run_ids: Sequence[int], executor: str, owner: str) -> list[TicketRow]:
+    """Return the tickets of an executor for some runs of a scheduler and their callbacks, by the runs' row ids."""
+    query = sa.select(ticket).join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
+    own = query.where(ticket.c.executor == executor, _IS_OWN).params(owner=owner)
+    return fetch_in(conn, TicketRow, own, ticket.c.dag_run_id, run_ids)
 
 
 def news_of_tickets(conn: Connection, owner: str, executor: str) -> list[TicketRow]:
@@ -310,7 +322,7 @@ def progress_of_tickets(conn: Connection, tokens: Sequence[str]) -> list[Progres
 def forget_tickets(conn: Connection, tokens: Sequence[str]) -> None:
     """Delete tickets whose ends are stored: those for which no task instance and no callback waits any more."""
     for some in portions(_lock(conn, tokens)):
-        conn.execute(sa.delete(ticket).where(_token.in_(some), ~_IS_AWAITED))
+        conn.execute(sa.delete(ticket).where(_token.in_(some), *_IS_LEFT))
 
 
 def forget_left_tickets(conn: Connection, executor: str) -> bool:

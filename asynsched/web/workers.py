@@ -247,7 +247,10 @@ def _events_of(report: Report) -> tuple[Started | Ended, ...]:
 
 def _ticket(found: TicketRow, proof: Proof) -> Ticket:
     launch = _launch(found)
-    return Ticket(proof.token, proof.secret, (), launch.run.dag_id, launch.run.run_id, launch.task_id)
+    callback = launch.callback.get("event", "")
+    return Ticket(
+        proof.token, proof.secret, (), launch.run.dag_id, launch.run.run_id, launch.task_id, callback=callback
+    )  # fmt: skip
 
 
 def _launch(found: TicketRow) -> Launch:

@@ -2,18 +2,21 @@
 
 import signal
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
 from asynsched.executors import warm_workers
-from asynsched.keys import TaskInstanceKey
+from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.settings import CallbacksSettings
 from asynsched.store.schema import ticket
 from tests.engines.kubernetes_site import KubernetesSite
-from tests.integration.remote.dags import DAGS
+from tests.integration.remote.dags import CALLBACKS, DAGS
 from tests.integration.remote.machines import SHORT_LEASE
 from tests.integration.remote.test_contract import (
+    has_ended,
     test_a_try_is_ended_for_a_user_and_runs_again_after_that,
     test_callbacks_run_where_a_setting_says,
     test_many_tries_end_once_each,
@@ -103,6 +106,17 @@ async def test_a_pod_takes_tries_of_its_own_dag_and_kind_alone(site: KubernetesS
         assert n_pods(site) == 4, "one without and one with the override, and one for each try with a deadline"
         await scheduler.run("hops")
         assert n_pods(site) == 5, "another DAG"
+
+
+async def test_the_callbacks_of_a_dag_share_a_pod(site: KubernetesSite):
+    site.program.write(CALLBACKS)
+    site.executor = "local,kubernetes"
+    site.let_go()
+    async with site.serving(callbacks=CallbacksSettings(executor="kubernetes")) as scheduler:
+        for _ in range(2):
+            run = await scheduler.run("calls")
+            await eventually_true(scheduler._database, partial(has_ended, key=DagRunKey(run.dag_id, run.run_id)))
+    assert n_pods(site) == 1
 
 
 async def test_no_more_pods_wait_than_a_setting_says(site: KubernetesSite):

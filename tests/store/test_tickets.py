@@ -10,7 +10,7 @@ from asynsched.errors import NotFound, TicketRefused
 from asynsched.executors.tokens import new_callback_token
 from asynsched.protocol.messages import CodeVersion, Ended, Launch, RunContext, Started
 from asynsched.protocol.worker_messages import Proof, Renewal, WorkerTerms
-from asynsched.store.runs.callbacks import next_callbacks, running_callbacks, take_callback
+from asynsched.store.runs.callbacks import finish_callback, next_callbacks, running_callbacks, take_callback
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.transitions import Batch, apply
 from asynsched.store.schema import CallbackRequest, callback_request, dag_run
@@ -81,7 +81,8 @@ async def test_a_scheduler_whose_lease_is_over_adds_no_ticket(database, proofs, 
     digests = {token: digest_of_secret(token) for token in ("two", "three")}
     added = await database.write(add_tickets, launches, digests, **OURS)
     assert added == Added(own=frozenset(), lost=frozenset({"two", "three"}))
-    assert len(await database.read(tickets_of_runs, [1], "far")) == len(proofs)
+    owner = change.get("scheduler_id", "me")
+    assert len(await database.read(tickets_of_runs, [1], "far", owner)) == len(proofs)
 
 
 async def test_one_worker_claims_a_try_and_its_end_is_stored_once(database, proofs):
@@ -133,7 +134,8 @@ async def test_the_ticket_of_a_callback_belongs_to_the_scheduler_that_has_begun_
     assert await database.write(reissue, launch, "digest", owner="other", epoch=2) == "not ours"
     assert [row.token for row in await database.read(tickets_of_scheduler, "me", "far")] == [proof.token]
     assert [row.token for row in await database.read(tickets_of_scheduler, "other", "far")] == ["one", "two"]
-    assert [row.token for row in await database.read(tickets_of_runs, [1], "far")] == ["one", "two"]
+    assert [row.token for row in await database.read(tickets_of_runs, [1], "far", "me")] == [proof.token]
+    assert [row.token for row in await database.read(tickets_of_runs, [1], "far", "other")] == ["one", "two"]
     await database.write(claim_ticket, proof, **LIFE)
     await database.write(report_start, proof, Started(proof.token, NOW, 1))
     assert [row.token for row in await database.read(news_of_tickets, "me", "far")] == [proof.token]
@@ -142,12 +144,23 @@ async def test_the_ticket_of_a_callback_belongs_to_the_scheduler_that_has_begun_
     await database.write(forget_left_tickets, "far")
     assert [row.token for row in await database.read(tickets_of_scheduler, "me", "far")] == [proof.token]
 
+    again = Proof(new_callback_token(), new_token())
+
     def begin_again(conn):
         (begun,) = running_callbacks(conn, "me")
-        return take_callback(conn, begun, new_callback_token(), "third")
+        assert take_callback(conn, begun, again.token, "third")
+        digests = {again.token: digest_of_secret(again.secret)}
+        return add_tickets(conn, [replace(launch, token=again.token)], digests, **(OURS | {"owner": "third"}))
 
-    assert await database.write(begin_again)
+    def give_up(conn):
+        (begun,) = running_callbacks(conn, "third")
+        finish_callback(conn, begun, again.token, "failed")
+
+    await database.write(begin_again)
+    await database.write(claim_ticket, again, **LIFE)
     assert await database.write(renew_tickets, [proof], 40.0) == [Renewal(proof.token, end=GONE)]
+    await database.write(give_up)
+    assert await database.write(renew_tickets, [again], 40.0) == [Renewal(again.token, end=GONE)]
 
 
 @pytest.mark.parametrize("state", ["submitted", "claimed", "ended"])
@@ -227,8 +240,8 @@ async def test_a_ticket_with_a_new_secret_voids_the_old_one(database, proofs):
         assert one.secret not in repr(wrong)
     assert (await database.write(claim_ticket, Proof("one", "new"), **LIFE)).engine_id == ""
     assert await database.write(reissue, launch_of("one"), digest_of_secret("newer"), **owner) == "claimed"
-    (run,) = {row.dag_run_id for row in await database.read(tickets_of_runs, [1], "far")}
-    assert await database.read(tickets_of_runs, [run], "near") == []
+    (run,) = {row.dag_run_id for row in await database.read(tickets_of_runs, [1], "far", "me")}
+    assert await database.read(tickets_of_runs, [run], "near", "me") == []
 
 
 async def test_a_lease_that_a_worker_may_count_on_is_not_made_shorter(database, proofs):

@@ -216,7 +216,9 @@ class RemoteExecutor(Executor):
         return held
 
     async def adopt(self, run_ids: Sequence[int]) -> Held:
-        return self._take(await self._database.read(tickets_of_runs, run_ids, self.context.name))
+        return self._take(
+            await self._database.read(tickets_of_runs, run_ids, self.context.name, self.context.scheduler_id)
+        )
 
     async def launch(self, launches: Sequence[Launch]) -> None:
         for launch in launches:
@@ -691,6 +693,6 @@ def _drop(pending: dict[str, str], stored: Mapping[str, str]) -> None:
 
 
 def _instance_of(launch: Launch) -> tuple[str, str, str, int, str]:
-    """Return the key that the tries of a task instance share; each callback has its own."""
-    own = launch.token if launch.callback else ""
+    """Return the key that the tries of a task instance share, and the callbacks that write the same log."""
+    own = launch.log_path if launch.callback else ""
     return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index, own

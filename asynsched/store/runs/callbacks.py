@@ -60,6 +60,13 @@ def running_callbacks(conn: Connection, scheduler_id: str) -> list[Callback]:
     return [*of_runs, *fetch(conn, ListenerCall, sa.select(listener_call).where(*is_mine))]
 
 
+def take_over_callback(conn: Connection, request: Callback, scheduler_id: str) -> bool:
+    """Note that a scheduler goes on with an attempt of one that is gone. False: another scheduler has taken it."""
+    table = _table_of(request)
+    is_same = (*_is_attempt(request, request.token), table.c.scheduler_id == request.scheduler_id)
+    return conn.execute(sa.update(table).where(*is_same).values(scheduler_id=scheduler_id)).rowcount > 0
+
+
 def take_callback(conn: Connection, request: Callback, token: str, scheduler_id: str) -> bool:
     """Note that a scheduler runs a callback, under this attempt token. False: another scheduler has taken it.
 
@@ -79,12 +86,16 @@ def take_callback(conn: Connection, request: Callback, token: str, scheduler_id:
 def finish_callback(
     conn: Connection, request: Callback, token: str | None, state: Literal["success", "failed"]
 ) -> None:
-    """Store the end of a callback, if its current attempt has this token. Nothing refers to a call of listeners."""
+    """Store the end of a callback, if its current attempt has this token. Nothing refers to a call of listeners.
+
+    A worker that goes on with the attempt, because it was given up, ends it with the next renewal.
+    """
     table = _table_of(request)
     if table is listener_call:
         conn.execute(sa.delete(table).where(*_is_attempt(request, token)))
     else:
         conn.execute(sa.update(table).where(*_is_attempt(request, token)).values(state=state, token=None))
+        forget_tickets(conn, [token] if token else [])
 
 
 def hand_back_callback(conn: Connection, request: Callback, token: str) -> None:

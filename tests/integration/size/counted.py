@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import sqlalchemy as sa
@@ -148,7 +149,9 @@ class Site:
         self.evaluator = make_evaluator(base, versions, 9, {}, lambda: False)
         self.creator = DagRunCreator(settings=settings, **shared)
         self.others = (
-            CallbackRunner(settings=settings, versions=versions, scheduler_id="me", **shared),
+            CallbackRunner(
+                settings=settings, versions=versions, scheduler_id="me", adopt=AsyncMock(return_value=Held()), **shared
+            ),
             DeadlineWatcher(
                 settings=settings, lease_epoch=epoch, reports_stored=self.evaluator.reports_stored, **shared
             ),

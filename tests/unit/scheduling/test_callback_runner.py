@@ -55,13 +55,20 @@ class Scheduler:
             clock=clock,
             versions=VersionCache(self.database, self.home, self.home),
             scheduler_id="me",
+            adopt=self.adopt,
         )
+        self.left_elsewhere: Held | Exception = Held()
         self.launched: list[str] = []
         self.acknowledged: list[str] = []
 
     async def launch(self, launches):
         self.launched += [launch.token for launch in launches]
         assert {launch.execution_timeout for launch in launches} == {CALLBACKS.timeout}
+
+    async def adopt(self, run_ids):
+        if isinstance(self.left_elsewhere, Exception):
+            raise self.left_elsewhere
+        return self.left_elsewhere
 
     async def acknowledge(self, tokens):
         self.acknowledged += tokens
@@ -186,6 +193,26 @@ async def test_a_new_scheduler_takes_its_callbacks_back_and_restarts_lost_ones(d
     await scheduler.tick()
     assert await states(database) == {("success", 1): 2, ("success", 2): 1}
     assert scheduler.runner.is_idle
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_callback_of_a_scheduler_that_is_gone_goes_on_elsewhere(database, tmp_path, is_away):
+    await request_callbacks(database, 1)
+    gone = Scheduler(database, tmp_path)
+    gone.runner._scheduler_id = "gone"
+    await gone.tick()
+    (token,) = gone.launched
+    scheduler = Scheduler(database, tmp_path)
+    if is_away:
+        scheduler.left_elsewhere = StoreUnavailable("the database is away")
+        with pytest.raises(StoreUnavailable):
+            await scheduler.tick()
+    scheduler.left_elsewhere = Held(running=frozenset({token}))
+    await scheduler.tick()
+    assert scheduler.launched == [token], "its requests are answered, and it is not begun again"
+    scheduler.end(token)
+    await scheduler.tick()
+    assert await states(database) == {("success", 1): 1}
 
 
 async def test_callbacks_killed_by_the_machine_restart_and_are_finally_given_up(database, tmp_path):
