@@ -81,16 +81,12 @@ _OF_OWNER = (
     .order_by(_token)
 )
 _PROGRESS = sa.select(_token, _state, ticket.c.renewals, ticket.c.lease_seconds + ticket.c.end_seconds)
-_IS_LEFT = (
-    ~sa.exists()
-    .where(
-        task_instance.c.dag_run_id == ticket.c.dag_run_id,
-        task_instance.c.token == _token,
-        task_instance.c.state.in_(sorted(SLOT_TASK_STATES)),
-    )
-    .correlate(ticket),
-    _token.not_in(_BEGUN),
+_AWAITED = sa.select(task_instance.c.token).where(
+    sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')"),  # few: an index has them alone
+    task_instance.c.state.in_(sorted(SLOT_TASK_STATES)),
+    task_instance.c.token.is_not(None),
 )
+_IS_LEFT = (_token.not_in(_AWAITED), _token.not_in(_BEGUN))
 """No task instance and no callback waits for it."""
 _LEFT = (
     sa.select(_token)
