@@ -139,14 +139,14 @@ async def wait_for_run(
 
     A process that reads no changes looks at the run each second. Raises NotFound.
     """
-    told = (await place.ask(get_state, *key)).state
+    told = await place.ask(get_state, *key)
     if told in FINISHED_RUN_STATES:
         yield told
         return
     async with _changes_of(place, key) as changes:
         told_at: float | None = None
         while True:
-            state, now = (await place.ask(get_state, *key)).state, place.clock.monotonic()
+            state, now = await place.ask(get_state, *key), place.clock.monotonic()
             if told_at is None or state != told or now >= told_at + interval.total_seconds():
                 told, told_at = state, now
                 yield state

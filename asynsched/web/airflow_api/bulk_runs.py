@@ -11,7 +11,7 @@ from asynsched.errors import AsynschedError, NotFound
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.paging import BadRequest
 from asynsched.queries.run_actions import delete_run, mark_run, note_run
-from asynsched.queries.runs import get_state
+from asynsched.queries.runs import check_run_exists
 from asynsched.queries.task_instances import get_task_instance, has_task
 from asynsched.web.access import NotAllowed, Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Names, is_meant
@@ -67,7 +67,7 @@ async def bulk_dag_runs(call: Call, dag_id: str, body: BulkBody[BulkDAGRunBody])
         key = DagRunKey(named.dag_id or dag_id, named.dag_run_id)
         if "~" in key:
             raise BadRequest(f"Name the DAG of the run {key.run_id!r}: the path does not.")
-        look = _asking(call, get_state, *key)
+        look = _asking(call, check_run_exists, *key)
         do = _calling(delete_run, call.place, call.who.name, key) if deletes else _marking(call, key, named, mask)
         return Step(f"{key.dag_id}.{key.run_id}", key.dag_id, look, do)
 

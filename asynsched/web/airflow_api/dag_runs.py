@@ -14,7 +14,7 @@ from asynsched.queries.dag_versions import read_structure
 from asynsched.queries.dags import get_dag
 from asynsched.queries.paging import BadRequest, Offset, Range
 from asynsched.queries.run_actions import wait_for_run
-from asynsched.queries.runs import RunFilter, RunInfo, count_runs, get_run, get_state, list_runs
+from asynsched.queries.runs import RunFilter, RunInfo, check_run_exists, count_runs, get_run, list_runs
 from asynsched.queries.xcoms import read_results
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.timetables.zones import as_zone
@@ -182,7 +182,7 @@ async def get_dag_run(call: Call, dag_id: str, dag_run_id: str) -> DAGRunRespons
 @AIRFLOW_API.endpoint("GET", f"{RUN}/upstreamAssetEvents", errors=(404,))
 async def get_upstream_asset_events(call: Call, dag_id: str, dag_run_id: str) -> AssetEventCollectionResponse:
     """List the asset events that triggered a run."""
-    await call.place.ask(get_state, dag_id, dag_run_id)
+    await call.place.ask(check_run_exists, dag_id, dag_run_id)
     return await events_of_run(call, DagRunKey(dag_id, dag_run_id))
 
 
@@ -196,7 +196,7 @@ async def wait_dag_run_until_finished(
     change, and one for each `interval` without a change.
     """
     key = DagRunKey(dag_id, dag_run_id)
-    await call.place.ask(get_state, *key)  # while there is still a status to answer with
+    await call.place.ask(check_run_exists, *key)  # while there is still a status to answer with
     pause = timedelta(seconds=min(max(interval, SHORTEST_INTERVAL), LONGEST_INTERVAL))
     # Without a content type, as Airflow answers: its client refuses the lines' own.
     return StreamingResponse(_lines(call, key, pause, result))

@@ -27,7 +27,7 @@ from asynsched.queries.run_actions import (
     preview_clear,
     trigger_run,
 )
-from asynsched.queries.runs import RunFilter, get_run, get_state, list_runs
+from asynsched.queries.runs import RunFilter, check_run_exists, get_run, list_runs
 from asynsched.queries.task_instances import task_instances_of
 from asynsched.states import DagRunType
 from asynsched.store.runs.notes import LONGEST_NOTE
@@ -153,7 +153,7 @@ async def patch_dag_run(
 ) -> DAGRunResponse:
     """Mark or note a run. `queued` queues an ended run again, with its task instances as they are."""
     key, actor = DagRunKey(dag_id, dag_run_id), call.who.name
-    await call.place.ask(get_state, *key)
+    await call.place.ask(check_run_exists, *key)
     if isinstance(body.state, str) and is_meant("state", update_mask):
         await mark_run(call.place, actor, key, body.state)  # first, as it may be refused
     if isinstance(body.note, str) and is_meant("note", update_mask):
@@ -256,7 +256,7 @@ async def _request(call: Call, key: DagRunKey, body: DAGRunClearBody) -> ClearTa
     if body.only_new and body.only_failed:
         raise Invalid(("body",), "Give only_new or only_failed, not both.")
     if not body.only_new:
-        await call.place.ask(get_state, *key)
+        await call.place.ask(check_run_exists, *key)
         return ClearTasks(only_failed=body.only_failed, latest=bool(body.run_on_latest_version))
     new = await call.place.ask(new_tasks, key)
     return ClearTasks(new, latest=True) if new else None

@@ -73,7 +73,7 @@ async def confirm(
     given = (upstream, downstream, only_failed, only_running, latest)
     options = frozenset(name for name, value in zip(OPTIONS, given, strict=True) if value)
     wish, key = Wish(action, task_id, map_index, state, options), DagRunKey(dag_id, run_id)
-    run = await call.place.ask(get_state, *key)
+    run_state = await call.place.ask(get_state, *key)
     problem = ""
     touched: Sequence[ChangedTask] = ()
     try:
@@ -83,7 +83,7 @@ async def confirm(
     except AsynschedError as exc:
         problem = str(exc)
     return await show(
-        call, "act.html", run=run, key=key, wish=wish, touched=touched[:MOST_SHOWN], n_touched=len(touched),
+        call, "act.html", run_state=run_state, key=key, wish=wish, touched=touched[:MOST_SHOWN], n_touched=len(touched),
         problem=problem,
     )  # fmt: skip
 
