@@ -9,7 +9,7 @@ import anyio
 from anyio import to_thread
 from msgspec import Meta
 
-from asynsched.client.operation import Instant, Right, Several, operation
+from asynsched.client.operation import Instant, Several, operation
 from asynsched.errors import AsynschedError, NotFound, StoreUnavailable
 from asynsched.explaining.reason import Explanation
 from asynsched.foreground.plugins import PluginRow
@@ -50,6 +50,7 @@ from asynsched.queries.import_errors import ImportErrorFilter, ImportErrorInfo
 from asynsched.queries.late import Late, list_late
 from asynsched.queries.log_lines import FoundLine
 from asynsched.queries.paging import USUAL_ROWS, BadRequest, Limit, Page, Paging, Pattern, Range
+from asynsched.queries.permissions import Permission
 from asynsched.queries.place import Act, Place
 from asynsched.queries.plugins import ProviderInfo
 from asynsched.queries.pools import PoolInfo
@@ -72,7 +73,7 @@ from asynsched.queries.try_logs import (
     read_tail,
 )
 from asynsched.queries.upcoming import MOST_UPCOMING, UpcomingRun, upcoming
-from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenFilter, TokenInfo, UserInfo
+from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, Scope, TokenFilter, TokenInfo, UserInfo
 from asynsched.queries.why import why
 from asynsched.queries.xcoms import XComFilter, XComInfo, XComValue
 from asynsched.scheduling.creation.backfills import BackfillPlan
@@ -222,24 +223,24 @@ class Client:
         """Return an active DAG with its tasks, its edges and its params, in the newest version."""
         return await read_details(self._place, dag_id, self._dag_ids)
 
-    @operation("DELETE /dags/{dag_id}", right="operate", status=204)
+    @operation("DELETE /dags/{dag_id}", permission=Permission.OPERATE, status=204)
     async def delete_dag(self, dag_id: str) -> None:
         """Delete a DAG that has left its file, with its runs and their logs."""
         await run_actions.delete_dag(self._place, self._actor, dag_id)
 
-    @operation("POST /dags/{dag_id}/reparse", right="operate", status=202)
+    @operation("POST /dags/{dag_id}/reparse", permission=Permission.OPERATE, status=202)
     async def reparse(self, dag_id: str) -> DagInfo:
         """Let the scheduler parse a DAG's file again, even if it has not changed."""
         found = await self.get_dag(dag_id)
         await self._act(dags.parse_again, found.file, dag_id)
         return found
 
-    @operation("POST /dags/{dag_id}/pause", right="operate")
+    @operation("POST /dags/{dag_id}/pause", permission=Permission.OPERATE)
     async def pause(self, dag_id: str) -> DagInfo:
         """Pause a DAG: it gets no run, and none of its tasks begins."""
         return await self._act(dags.pause_dag, dag_id, paused=True, now=self._place.clock.now())
 
-    @operation("POST /dags/{dag_id}/unpause", right="operate")
+    @operation("POST /dags/{dag_id}/unpause", permission=Permission.OPERATE)
     async def unpause(self, dag_id: str) -> DagInfo:
         """Unpause a DAG: its due runs are created, and its tasks begin."""
         return await self._act(dags.pause_dag, dag_id, paused=False, now=self._place.clock.now())
@@ -280,7 +281,7 @@ class Client:
     # Runs
 
     @operation(
-        "POST /dags/{dag_id}/runs", right="operate", status=202,
+        "POST /dags/{dag_id}/runs", permission=Permission.OPERATE, status=202,
         arguments={"conf": {"day": "2026-01-31"}},
         answer={"dag_id": "etl", "run_id": "manual__2026-02-01T08:00:00+00:00"},
     )  # fmt: skip
@@ -386,13 +387,13 @@ class Client:
         """
         return await xcoms.read_results(self._place, run_key(run))
 
-    @operation("POST /dags/{dag_id}/runs/{run_id}/cancel", right="operate")
+    @operation("POST /dags/{dag_id}/runs/{run_id}/cancel", permission=Permission.OPERATE)
     async def cancel(self, run: AnyRun) -> RunInfo:
         """End a run that is queued or running: its tries are killed, waiting tasks are skipped, and the run fails."""
         await run_actions.cancel_run(self._place, self._actor, run_key(run))
         return await self.get_run(run)
 
-    @operation("POST /dags/{dag_id}/runs/{run_id}/mark", right="operate", arguments={"state": "success"})
+    @operation("POST /dags/{dag_id}/runs/{run_id}/mark", permission=Permission.OPERATE, arguments={"state": "success"})
     async def mark_run(self, run: AnyRun, state: run_actions.MarkedAs) -> RunInfo:
         """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
 
@@ -402,7 +403,7 @@ class Client:
         return await self.get_run(run)
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/clear", right="operate", is_large=True,
+        "POST /dags/{dag_id}/runs/{run_id}/clear", permission=Permission.OPERATE, is_large=True,
         arguments={"task_ids": ["load"], "downstream": True},
         answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
     )  # fmt: skip
@@ -448,13 +449,17 @@ class Client:
         await self.get_run(run)
         return await self._ask(runs.list_callbacks, run_key(run), Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("PUT /dags/{dag_id}/runs/{run_id}/note", right="operate", arguments={"text": "The file came late."})
+    @operation(
+        "PUT /dags/{dag_id}/runs/{run_id}/note",
+        permission=Permission.OPERATE,
+        arguments={"text": "The file came late."},
+    )
     async def note_run(self, run: AnyRun, text: str) -> RunInfo:
         """Note something about a run, in place of an earlier note; an empty text removes it."""
         await run_actions.note_run(self._place, self._actor, run_key(run), text)
         return await self.get_run(run)
 
-    @operation("DELETE /dags/{dag_id}/runs/{run_id}", right="operate", status=204)
+    @operation("DELETE /dags/{dag_id}/runs/{run_id}", permission=Permission.OPERATE, status=204)
     async def delete_run(self, run: AnyRun) -> None:
         """Delete a run that has ended, or has not begun, with its tasks, XComs and logs."""
         await run_actions.delete_run(self._place, self._actor, run_key(run))
@@ -516,7 +521,7 @@ class Client:
         return await xcoms.list_links(self._place, task_key(task))
 
     @operation(
-        "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/note", right="operate",
+        "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/note", permission=Permission.OPERATE,
         arguments={"text": "Slow since Monday."},
     )  # fmt: skip
     async def note_task(self, task: AnyTask, text: str) -> TaskInstanceInfo:
@@ -525,7 +530,7 @@ class Client:
         return await self.get_task(task)
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/tasks/mark", right="operate", is_large=True,
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/mark", permission=Permission.OPERATE, is_large=True,
         arguments={"task_ids": ["load"], "state": "success"},
         answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
     )  # fmt: skip
@@ -557,7 +562,7 @@ class Client:
         return (await task_actions.mark_tasks(self._place, self._actor, run_key(run), Mark(request))).instances
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/force", right="operate",
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/force", permission=Permission.OPERATE,
         arguments={"ignore": ["trigger_rule"]},
     )  # fmt: skip
     async def force(
@@ -603,7 +608,7 @@ class Client:
         return await self._ask(hitl.list_waiting, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/answer", right="operate",
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/answer", permission=Permission.OPERATE,
         arguments={"task_id": "approve", "options": ["Approve"]},
     )  # fmt: skip
     async def answer(
@@ -723,7 +728,7 @@ class Client:
         return await xcoms.get_xcom(self._place, task_key(task), key)
 
     @operation(
-        "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", right="operate",
+        "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", permission=Permission.OPERATE,
         arguments={"key": "rows", "value": 1200},
     )  # fmt: skip
     async def set_xcom(self, task: AnyTask, key: str, value: Any) -> XComInfo:
@@ -735,8 +740,8 @@ class Client:
         return await self._act(xcoms.put_xcom, task_key(task), key, value, now=self._place.clock.now())
 
     @operation(
-        "DELETE /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", right="operate", status=204,
-        arguments={"key": "rows"},
+        "DELETE /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", permission=Permission.OPERATE,
+        status=204, arguments={"key": "rows"},
     )  # fmt: skip
     async def delete_xcom(self, task: AnyTask, key: str) -> None:
         """Delete an XCom of a task instance."""
@@ -764,7 +769,7 @@ class Client:
     # Backfills and assets
 
     @operation(
-        "POST /dags/{dag_id}/backfills", right="operate", status=201,
+        "POST /dags/{dag_id}/backfills", permission=Permission.OPERATE, status=201,
         arguments={"dag_id": "daily", "from_date": "2026-01-01T00:00:00Z", "to_date": "2026-01-31T00:00:00Z"},
     )  # fmt: skip
     async def backfill(
@@ -798,7 +803,7 @@ class Client:
         return backfill_info(await backfills.make_backfill(self._place, self._actor, plan))
 
     @operation(
-        "POST /dags/{dag_id}/backfills/plan", right="operate", is_large=True,
+        "POST /dags/{dag_id}/backfills/plan", permission=Permission.OPERATE, is_large=True,
         arguments={"dag_id": "daily", "from_date": "2026-01-01T00:00:00Z", "to_date": "2026-01-31T00:00:00Z"},
     )  # fmt: skip
     async def plan_backfill(
@@ -858,13 +863,15 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(backfills.list_dates, backfill_id, paging)
 
-    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate", arguments={"paused": True})
+    @operation(
+        "POST /dags/{dag_id}/backfills/{backfill_id}/pause", permission=Permission.OPERATE, arguments={"paused": True}
+    )
     async def pause_backfill(self, dag_id: str, backfill_id: int, *, paused: bool = True) -> BackfillInfo:
         """Start no further runs of a backfill, or go on; its active runs continue."""
         await self.get_backfill(dag_id, backfill_id)
         return backfill_info(await self._act(backfills.pause_backfill, backfill_id, paused=paused))
 
-    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/cancel", right="operate")
+    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/cancel", permission=Permission.OPERATE)
     async def cancel_backfill(self, dag_id: str, backfill_id: int) -> BackfillInfo:
         """End a backfill: its queued runs count as failed, its running ones continue."""
         await self.get_backfill(dag_id, backfill_id)
@@ -901,7 +908,9 @@ class Client:
         wanted = EventFilter(asset_id=asset_id, seen_dags=self._dag_ids)
         return await self._ask(assets.list_events, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("POST /assets/{asset_id}/events", right="operate", status=201, arguments={"extra": {"rows": 1200}})
+    @operation(
+        "POST /assets/{asset_id}/events", permission=Permission.OPERATE, status=201, arguments={"extra": {"rows": 1200}}
+    )
     async def asset_changed(
         self, asset_id: int, extra: Mapping[str, Any] | None = None, *, partition_key: str | None = None
     ) -> EventInfo:
@@ -915,7 +924,7 @@ class Client:
         return await self._act(assets.create_event, asset_id, extra or {}, partition_key=partition_key, now=now)
 
     @operation(
-        "POST /assets/{asset_id}/materialize", right="operate", status=202,
+        "POST /assets/{asset_id}/materialize", permission=Permission.OPERATE, status=202,
         arguments={"conf": {"day": "2026-01-31"}},
         answer={"dag_id": "etl", "run_id": "manual__2026-02-01T08:00:00+00:00"},
     )  # fmt: skip
@@ -952,7 +961,7 @@ class Client:
         wanted = QueuedFilter(dag_id=dag_id, asset_id=asset_id, before=before, seen_dags=self._dag_ids)
         return await self._ask(assets.list_queued, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("DELETE /dags/{dag_id}/assets/queued", right="operate", arguments={"asset_id": 7})
+    @operation("DELETE /dags/{dag_id}/assets/queued", permission=Permission.OPERATE, arguments={"asset_id": 7})
     async def delete_queued_events(
         self, dag_id: str, asset_id: int | None = None, *, before: Instant | None = None
     ) -> int:
@@ -1032,7 +1041,7 @@ class Client:
             unpause=unpause, dag_id=dag_id, seconds=seconds, seen_dags=self._dag_ids,
         )  # fmt: skip
 
-    @operation("POST /preview", right="operate", arguments={"where": "origin/faster-etl", "hours": 24})
+    @operation("POST /preview", permission=Permission.OPERATE, arguments={"where": "origin/faster-etl", "hours": 24})
     async def preview(
         self,
         where: str,
@@ -1067,7 +1076,7 @@ class Client:
         return await self._ask(pools.get_pool, name)
 
     @operation(
-        "PUT /pools/{name:path}", right="operate",
+        "PUT /pools/{name:path}", permission=Permission.OPERATE,
         arguments={"name": "db", "slots": 4, "description": "Connections to the warehouse."},
         answer={
             "name": "db", "slots": 4, "description": "Connections to the warehouse.", "include_deferred": False,
@@ -1086,12 +1095,12 @@ class Client:
         """
         return await self._act(pools.set_pool, name, slots, description=description, include_deferred=include_deferred)
 
-    @operation("DELETE /pools/{name:path}", right="operate", arguments={"name": "db"})
+    @operation("DELETE /pools/{name:path}", permission=Permission.OPERATE, arguments={"name": "db"})
     async def delete_pool(self, name: str) -> PoolInfo:
         """Delete a pool, which is returned. Tasks that name it wait until a pool of that name exists again."""
         return await self._act(pools.delete_pool, name)
 
-    @operation("GET /variables", right="operate")
+    @operation("GET /variables", permission=Permission.OPERATE)
     async def list_variables(
         self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[VariableInfo]:
@@ -1100,7 +1109,7 @@ class Client:
         return await self._ask(secrets.list_variables, Pattern(pattern), paging)
 
     @operation(
-        "GET /variables/{key:path}", right="operate",
+        "GET /variables/{key:path}", permission=Permission.OPERATE,
         arguments={"key": "shop/region"},
         answer={"key": "shop/region", "value": "eu", "description": ""},
     )  # fmt: skip
@@ -1108,17 +1117,21 @@ class Client:
         """Return a variable; the value of one whose name sounds secret is hidden."""
         return await self._ask(secrets.get_variable, key)
 
-    @operation("PUT /variables/{key:path}", right="operate", arguments={"key": "shop/region", "value": "eu"})
+    @operation(
+        "PUT /variables/{key:path}", permission=Permission.OPERATE, arguments={"key": "shop/region", "value": "eu"}
+    )
     async def set_variable(self, key: str, value: str, *, description: str = "") -> VariableInfo:
         """Create or replace a variable."""
         return await self._act(secrets.set_variable, key, value, description)
 
-    @operation("DELETE /variables/{key:path}", right="operate", status=204, arguments={"key": "shop/region"})
+    @operation(
+        "DELETE /variables/{key:path}", permission=Permission.OPERATE, status=204, arguments={"key": "shop/region"}
+    )
     async def delete_variable(self, key: str) -> None:
         """Delete a variable."""
         await self._act(secrets.delete_variable, key)
 
-    @operation("GET /connections", right="operate")
+    @operation("GET /connections", permission=Permission.OPERATE)
     async def list_connections(
         self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[ConnectionInfo]:
@@ -1126,13 +1139,13 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(secrets.list_connections, Pattern(pattern), paging)
 
-    @operation("GET /connections/{conn_id:path}", right="operate")
+    @operation("GET /connections/{conn_id:path}", permission=Permission.OPERATE)
     async def get_connection(self, conn_id: str) -> ConnectionInfo:
         """Return a connection, without its secrets."""
         return await self._ask(secrets.get_connection, conn_id)
 
     @operation(
-        "POST /connections/{conn_id:path}", right="administer", status=201,
+        "POST /connections/{conn_id:path}", permission=Permission.ADMINISTER, status=201,
         arguments={"parts": {"conn_type": "postgres", "host": "db", "login": "etl", "port": 5432}},
     )  # fmt: skip
     async def add_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
@@ -1143,7 +1156,9 @@ class Client:
         """
         return await self._act(secrets.create_connection, conn_id, parts)
 
-    @operation("PATCH /connections/{conn_id:path}", right="administer", arguments={"parts": {"host": "db2"}})
+    @operation(
+        "PATCH /connections/{conn_id:path}", permission=Permission.ADMINISTER, arguments={"parts": {"host": "db2"}}
+    )
     async def change_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
         """Change some parts of a connection; the others stay, and so does a secret that is given as its mask `***`.
 
@@ -1152,14 +1167,14 @@ class Client:
         """
         return await self._act(secrets.change_connection, conn_id, parts)
 
-    @operation("DELETE /connections/{conn_id:path}", right="administer", status=204)
+    @operation("DELETE /connections/{conn_id:path}", permission=Permission.ADMINISTER, status=204)
     async def delete_connection(self, conn_id: str) -> None:
         """Delete a connection."""
         await self._act(secrets.delete_connection, conn_id)
 
     # Users and tokens
 
-    @operation("GET /users", right="administer")
+    @operation("GET /users", permission=Permission.ADMINISTER)
     async def list_users(
         self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[UserInfo]:
@@ -1171,13 +1186,13 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(users.list_users, Pattern(pattern), paging)
 
-    @operation("GET /users/{name:path}", right="administer")
+    @operation("GET /users/{name:path}", permission=Permission.ADMINISTER)
     async def get_user(self, name: str) -> UserInfo:
         """Return a user."""
         return await self._ask(users.get_user, name)
 
     @operation(
-        "POST /users", right="administer", status=201,
+        "POST /users", permission=Permission.ADMINISTER, status=201,
         arguments={"name": "ada", "roles": ["operator"], "password": "a long secret"},
     )  # fmt: skip
     async def create_user(self, name: str, roles: Several[str], *, password: str | None = None) -> UserInfo:
@@ -1191,30 +1206,33 @@ class Client:
         now = self._place.clock.now()
         return await self._act(users.create_user, name, roles, password=hashed, now=now)
 
-    @operation("PUT /users/{name:path}/roles", right="administer", arguments={"roles": ["operator"]})
+    @operation("PUT /users/{name:path}/roles", permission=Permission.ADMINISTER, arguments={"roles": ["operator"]})
     async def set_user_roles(self, name: str, roles: Several[str]) -> UserInfo:
         """Give a user other roles, which count from the next request on; without any, the user is disabled."""
         return await self._act(users.set_roles, name, roles) if roles else await self.disable_user(name)
 
-    @operation("POST /users/{name:path}/disable", right="administer")
+    @operation("POST /users/{name:path}/disable", permission=Permission.ADMINISTER)
     async def disable_user(self, name: str) -> UserInfo:
         """Take all roles from a user, and end the sessions and tokens. `set_user_roles` gives roles again."""
         return await self._act(users.disable_user, name)
 
-    @operation("DELETE /users/{name:path}", right="administer", status=204)
+    @operation("DELETE /users/{name:path}", permission=Permission.ADMINISTER, status=204)
     async def delete_user(self, name: str) -> None:
         """Delete a user, with all sessions and tokens."""
         await self._act(users.delete_user, name)
 
     @operation(
-        "PUT /users/{name:path}/password", right="administer", status=204, arguments={"password": "a long secret"}
+        "PUT /users/{name:path}/password",
+        permission=Permission.ADMINISTER,
+        status=204,
+        arguments={"password": "a long secret"},
     )
     async def set_user_password(self, name: str, password: str) -> None:
         """Give a user another password, and end the sessions; personal tokens stay."""
         hashed = await to_thread.run_sync(users.hash_password, password)
         await self._act(users.set_password, name, password=hashed)
 
-    @operation("GET /users/{name:path}/sessions", right="administer")
+    @operation("GET /users/{name:path}/sessions", permission=Permission.ADMINISTER)
     async def list_user_sessions(
         self, name: str, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[TokenInfo]:
@@ -1222,12 +1240,12 @@ class Client:
         wanted = TokenFilter(now=self._place.clock.now(), owner=name)
         return await self._ask(users.list_sessions, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("DELETE /users/{name:path}/sessions/{session_id}", right="administer", status=204)
+    @operation("DELETE /users/{name:path}/sessions/{session_id}", permission=Permission.ADMINISTER, status=204)
     async def end_user_session(self, name: str, session_id: int) -> None:
         """Sign one of a user's browsers out."""
         await self._act(users.end_session, session_id, name)
 
-    @operation("GET /users/{name:path}/tokens", right="administer")
+    @operation("GET /users/{name:path}/tokens", permission=Permission.ADMINISTER)
     async def list_user_tokens(
         self, name: str, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[TokenInfo]:
@@ -1235,7 +1253,7 @@ class Client:
         wanted = TokenFilter(now=self._place.clock.now(), owner=name)
         return await self._ask(users.list_tokens, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("DELETE /users/{name:path}/tokens/{token_id}", right="administer", status=204)
+    @operation("DELETE /users/{name:path}/tokens/{token_id}", permission=Permission.ADMINISTER, status=204)
     async def end_user_token(self, name: str, token_id: int) -> None:
         """End one of a user's tokens immediately."""
         await self._act(users.delete_token, token_id, name)
@@ -1266,7 +1284,7 @@ class Client:
         self,
         label: str = "",
         *,
-        scope: Right = "view",
+        scope: Scope = "view",
         dag_ids: Several[str] | None = None,
         days: Annotated[float, Meta(gt=0, le=LONGEST_TOKEN.days)] = 90,
     ) -> NewToken:
@@ -1398,7 +1416,7 @@ class Client:
         rows = await self._ask(schedulers.unended)
         return await to_thread.run_sync(schedulers.with_states, rows, self._place.clock.now())
 
-    @operation("GET /plugins", right="operate")
+    @operation("GET /plugins", permission=Permission.OPERATE)
     async def list_plugins(self) -> tuple[PluginRow, ...]:
         """List the plugins and policies, and the errors of others. A process loads them for the answer."""
         return tuple(await plugins.list_plugins(self._place.settings))

@@ -24,7 +24,7 @@ def make_own_api() -> Api:
     api = Api("asynsched", VERSION, is_strict=True)
     for operation in OPERATIONS.values():
         add = api.endpoint(
-            operation.method, operation.path, permission=Permission[operation.right.upper()], status=operation.status,
+            operation.method, operation.path, permission=operation.permission, status=operation.status,
             errors=(400, 404, 409, 503), example=_example_of(operation),
         )  # fmt: skip
         add(_endpoint_of(operation))
