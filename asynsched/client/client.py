@@ -55,7 +55,7 @@ from asynsched.queries.place import Act, Place
 from asynsched.queries.plugins import ProviderInfo
 from asynsched.queries.pools import PoolInfo
 from asynsched.queries.preview import Preview
-from asynsched.queries.run_actions import Clear, Trigger
+from asynsched.queries.run_edits import Clear, Trigger
 from asynsched.queries.runs import CallbackInfo, RunFilter, RunInfo
 from asynsched.queries.schedulers import SchedulerInfo
 from asynsched.queries.secrets import ConnectionInfo, VariableInfo
@@ -394,7 +394,7 @@ class Client:
         return await self.get_run(run)
 
     @operation("POST /dags/{dag_id}/runs/{run_id}/mark", permission=Permission.OPERATE, arguments={"state": "success"})
-    async def mark_run(self, run: AnyRun, state: run_actions.MarkedAs) -> RunInfo:
+    async def mark_run(self, run: AnyRun, state: run_edits.MarkedAs) -> RunInfo:
         """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
 
         Running tasks are killed.
@@ -526,7 +526,7 @@ class Client:
     )  # fmt: skip
     async def note_task(self, task: AnyTask, text: str) -> TaskInstanceInfo:
         """Note something about a task instance, in place of an earlier note; an empty text removes it."""
-        await self._act(run_edits.note_task, task_key(task), text, self._actor, self._place.clock.now())
+        await self._act(run_edits.store_task_note, task_key(task), text, self._actor, self._place.clock.now())
         return await self.get_task(task)
 
     @operation(
@@ -558,7 +558,7 @@ class Client:
         request = MarkTasks(tuple(task_ids), state, upstream=upstream, downstream=downstream, map_index=map_index)
         if dry_run:
             now = self._place.clock.now()
-            return await self._ask(run_actions.preview, run_key(run), request, now=now)
+            return await self._ask(run_edits.preview, run_key(run), request, now=now)
         return (await task_actions.mark_tasks(self._place, self._actor, run_key(run), Mark(request))).instances
 
     @operation(

@@ -20,7 +20,7 @@ from asynsched.keys import DagRunKey
 from asynsched.queries import deletions, run_edits
 from asynsched.queries.own_timetables import ask_timetable
 from asynsched.queries.place import Place
-from asynsched.queries.run_edits import Clear, MarkedAs, Trigger, find_run, preview
+from asynsched.queries.run_edits import Clear, MarkedAs, Trigger, find_run
 from asynsched.queries.runs import RunInfo, get_state
 from asynsched.scheduling.creation.triggering import check_conf
 from asynsched.scheduling.requests.run_requests import ChangedTask, Submitted, preview_request
@@ -33,11 +33,6 @@ from asynsched.store.runs.task_instances import load_task_instances
 
 if TYPE_CHECKING:
     from asynsched.clock import Clock
-
-__all__ = [
-    "Clear", "MarkedAs", "Trigger", "cancel_run", "change_run", "clear_tasks", "delete_dag", "delete_run",
-    "mark_run", "names_of", "new_tasks", "note_run", "preview", "preview_clear", "trigger_run", "wait_for_run",
-]  # fmt: skip
 
 LONGEST_WAIT = timedelta(seconds=5)
 """How long an action waits for the scheduler that owns a run: a task that is killed has some time to end."""
@@ -58,7 +53,7 @@ async def trigger_run(place: Place, actor: str, dag_id: str, wanted: Trigger) ->
     if file is not None:
         answers = (await ask_timetable(place, file, dag_id, question, wanted.date(now) or now)).for_run
     checked = await check_conf(place.database, dag_id, wanted.conf)
-    return await place.act(actor, run_edits.trigger_run, dag_id, wanted, answers, actor, now, checked)
+    return await place.act(actor, run_edits.store_trigger, dag_id, wanted, answers, actor, now, checked)
 
 
 async def mark_run(place: Place, actor: str, key: DagRunKey, state: MarkedAs) -> Submitted:
@@ -67,7 +62,7 @@ async def mark_run(place: Place, actor: str, key: DagRunKey, state: MarkedAs) ->
     Raises NotFound.
     """
     return await change_run(
-        place, key, partial(place.act, actor, run_edits.mark_run, key, state, actor, place.clock.now())
+        place, key, partial(place.act, actor, run_edits.store_mark, key, state, actor, place.clock.now())
     )
 
 
@@ -83,7 +78,7 @@ async def cancel_run(place: Place, actor: str, key: DagRunKey) -> Submitted:
 
 async def note_run(place: Place, actor: str, key: DagRunKey, text: str) -> None:
     """Note something about a run, in place of an earlier note; an empty text removes it. Raises NotFound."""
-    await place.act(actor, run_edits.note_run, key, text, actor, place.clock.now())
+    await place.act(actor, run_edits.store_run_note, key, text, actor, place.clock.now())
 
 
 async def clear_tasks(place: Place, actor: str, key: DagRunKey, wanted: Clear) -> Submitted:
@@ -92,7 +87,7 @@ async def clear_tasks(place: Place, actor: str, key: DagRunKey, wanted: Clear) -
     Raises NotFound, and AsynschedError.
     """
     now = place.clock.now()
-    return await change_run(place, key, partial(place.act, actor, run_edits.clear_tasks, key, wanted, actor, now))
+    return await change_run(place, key, partial(place.act, actor, run_edits.store_clear, key, wanted, actor, now))
 
 
 def preview_clear(conn: Connection, key: DagRunKey, request: ClearTasks, *, now: datetime) -> tuple[ChangedTask, ...]:
@@ -117,7 +112,7 @@ async def delete_run(place: Place, actor: str, key: DagRunKey) -> None:
     """
     while not await place.database.write(deletions.delete_part, key):
         pass
-    await place.act(actor, deletions.delete_run, key)
+    await place.act(actor, deletions.delete_run_row, key)
     await run_sync(partial(remove_logs, are_archived=bool(place.settings.log.store)), place.home, [key])
 
 
@@ -129,7 +124,7 @@ async def delete_dag(place: Place, actor: str, dag_id: str) -> None:
     while run_ids := await place.ask(deletions.runs_to_delete, dag_id):
         for run_id in run_ids:
             await delete_run(place, actor, DagRunKey(dag_id, run_id))
-    await place.act(actor, deletions.delete_dag, dag_id)
+    await place.act(actor, deletions.delete_dag_row, dag_id)
 
 
 async def wait_for_run(

@@ -15,9 +15,6 @@ from asynsched.keys import DagRunKey
 from asynsched.queries.assets import only_producer
 from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range, utc
 from asynsched.queries.run_actions import (
-    Clear,
-    MarkedAs,
-    Trigger,
     clear_tasks,
     delete_run,
     mark_run,
@@ -27,6 +24,7 @@ from asynsched.queries.run_actions import (
     preview_clear,
     trigger_run,
 )
+from asynsched.queries.run_edits import Clear, MarkedAs, Trigger
 from asynsched.queries.runs import RunFilter, check_run_exists, get_run, list_runs
 from asynsched.queries.task_instances import task_instances_of
 from asynsched.states import DagRunType

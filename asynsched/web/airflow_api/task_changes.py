@@ -14,7 +14,8 @@ from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.dag_versions import read_structure
 from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range, utc
-from asynsched.queries.run_actions import Clear, clear_tasks, names_of, preview, preview_clear
+from asynsched.queries.run_actions import clear_tasks, names_of, preview_clear
+from asynsched.queries.run_edits import Clear, preview
 from asynsched.queries.runs import RunFilter, get_run
 from asynsched.queries.task_actions import Mark, mark_tasks, runs_of_dates
 from asynsched.queries.task_instances import (

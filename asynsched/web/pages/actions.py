@@ -8,7 +8,8 @@ from starlette.responses import Response
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey
 from asynsched.queries.paging import BadRequest
-from asynsched.queries.run_actions import Clear, cancel_run, clear_tasks, mark_run, preview
+from asynsched.queries.run_actions import cancel_run, clear_tasks, mark_run
+from asynsched.queries.run_edits import Clear, preview
 from asynsched.queries.runs import get_state
 from asynsched.queries.task_actions import Mark, mark_tasks
 from asynsched.scheduling.requests.run_requests import ChangedTask, Submitted

@@ -15,16 +15,8 @@ from asynsched.errors import AsynschedError, NotFound
 from asynsched.keys import DagRunKey, instance_name
 from asynsched.queries.dags import DagFilter, DagInfo, list_dags, pause_dag
 from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging
-from asynsched.queries.run_actions import (
-    Clear,
-    Trigger,
-    cancel_run,
-    clear_tasks,
-    delete_run,
-    mark_run,
-    preview,
-    trigger_run,
-)
+from asynsched.queries.run_actions import cancel_run, clear_tasks, delete_run, mark_run, trigger_run
+from asynsched.queries.run_edits import Clear, Trigger, preview
 from asynsched.queries.runs import RunInfo, runs_of_rows
 from asynsched.queries.task_actions import Mark, mark_tasks
 from asynsched.queries.task_instances import TaskInstanceInfo, instances_of_rows

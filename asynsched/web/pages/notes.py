@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from asynsched.errors import AsynschedError
 from asynsched.keys import TaskInstanceKey
-from asynsched.queries.run_edits import note_run, note_task
+from asynsched.queries.run_edits import store_run_note, store_task_note
 from asynsched.queries.runs import get_run
 from asynsched.queries.task_instances import get_task_instance
 from asynsched.store.runs.notes import LONGEST_NOTE
@@ -39,9 +39,9 @@ async def note(call: Call, dag_id: str, run_id: str, task_id: str = "", map_inde
     key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
     try:
         if task_id:
-            await call.place.act(actor, note_task, key, text, actor, now)
+            await call.place.act(actor, store_task_note, key, text, actor, now)
         else:
-            await call.place.act(actor, note_run, key.run, text, actor, now)
+            await call.place.act(actor, store_run_note, key.run, text, actor, now)
     except AsynschedError as exc:
         return await _show(call, key, text, refused(fields, exc))
     if not task_id:
