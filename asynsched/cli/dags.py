@@ -539,10 +539,10 @@ def answer_of_timetable(
     """Ask an author's own timetable: parse its DAG file for that, without storing the result. Raises DagError."""
     import asyncio
 
-    from asynsched.parsing.names import names_of_home
-    from asynsched.queries.own_timetables import ask_with_names
+    from asynsched.parsing.readable_secrets import secrets_of_home
+    from asynsched.queries.own_timetables import ask_with_secrets
 
     if not session.home.is_dir():
         session.use_passing_home(keep_database=True)
-    names = names_of_home(session.settings)
-    return asyncio.run(ask_with_names(session.settings, names, path, dag_id, question, now))
+    secrets = secrets_of_home(session.settings)
+    return asyncio.run(ask_with_secrets(session.settings, secrets, path, dag_id, question, now))
