@@ -14,7 +14,7 @@ from asynsched.cli.session import Session
 from asynsched.clock import Clock
 from asynsched.explaining.owners import RULE
 from asynsched.explaining.reason import Explanation, Reason, moment
-from asynsched.queries.late import Late, LateOne, explain_late
+from asynsched.queries.late import Late, LateItem, explain_late
 from asynsched.queries.place import Place
 from asynsched.queries.runs import run_named
 from asynsched.queries.why import explain
@@ -73,7 +73,7 @@ def _late_lines(late: Late) -> Iterator[str]:
         yield f"{_late_line(row)}: {row.reason}" if row.reason else _late_line(row)
 
 
-def _late_line(row: LateOne) -> str:
+def _late_line(row: LateItem) -> str:
     since = moment(row.since)
     if row.run_id is None:
         return f"{row.dag_id} was due at {since}"

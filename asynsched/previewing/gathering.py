@@ -15,6 +15,7 @@ import anyio
 import msgspec
 from sqlalchemy import Connection
 
+from asynsched.authoring.defaults import DEFAULT_POOL
 from asynsched.errors import AsynschedError, SandboxError, ungrouped
 from asynsched.parsing.processes.informed_parser import OTHER_SEED, KnownVersion, keep_unstable_versions, would_be_new
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
@@ -206,7 +207,7 @@ def _with_texts(settings: Settings, before: FolderState, after: FolderState) -> 
 def _with_pools(live: LiveState, pools: Mapping[str, int]) -> LiveState:
     if not pools:
         return live
-    return msgspec.structs.replace(live, pools=(live.pools or frozenset({"default_pool"})) | pools.keys())
+    return msgspec.structs.replace(live, pools=(live.pools or frozenset({DEFAULT_POOL})) | pools.keys())
 
 
 # The simulations

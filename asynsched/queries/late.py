@@ -42,7 +42,7 @@ UNDER_WAY = (*SLOT_TASK_STATES, *TIMED_TASK_STATES, *PARKED_TASK_STATES)
 """A run with a task instance in one of these states goes on."""
 
 
-class LateOne(Struct, frozen=True, kw_only=True):
+class LateItem(Struct, frozen=True, kw_only=True):
     """A DAG whose run was due, or a run that does not start or go on.
 
     Attributes:
@@ -67,10 +67,10 @@ class Late(Struct, frozen=True):
     """
 
     at: datetime
-    rows: tuple[LateOne, ...]
+    rows: tuple[LateItem, ...]
     problem: str = ""
 
-    def of_dags(self, dag_ids: frozenset[str] | None, own: Iterable[LateOne]) -> "Late":
+    def of_dags(self, dag_ids: frozenset[str] | None, own: Iterable[LateItem]) -> "Late":
         """Return what concerns some DAGs; None: all.
 
         Args:
@@ -114,7 +114,7 @@ async def explain_late(place: Place) -> Late:
 
 
 async def _explained(
-    database: Database, settings: Settings, now: datetime, rows: tuple[LateOne, ...],
+    database: Database, settings: Settings, now: datetime, rows: tuple[LateItem, ...],
     runs: dict[DagRunKey, DagRunRow], n_active: int,
 ) -> Late:  # fmt: skip
     unserved, owners = await look_for_schedulers(database, settings, now)
@@ -141,7 +141,7 @@ async def _explained(
     return Late(now, tuple(row for row in found if row is not None), problem)
 
 
-def _with(row: LateOne, explanation: Explanation) -> LateOne | None:
+def _with(row: LateItem, explanation: Explanation) -> LateItem | None:
     """Return a row with its reason; None for a run that was between two tasks."""
     if row.state == DagRunState.RUNNING and not explanation.reasons:
         return None
@@ -152,15 +152,15 @@ def _with(row: LateOne, explanation: Explanation) -> LateOne | None:
 
 def _late_ones(
     conn: Connection, now: datetime, dag_ids: frozenset[str] | None = None
-) -> tuple[tuple[LateOne, ...], dict[DagRunKey, DagRunRow]]:
+) -> tuple[tuple[LateItem, ...], dict[DagRunKey, DagRunRow]]:
     """Return the DAGs and the runs without their reasons, and the rows of the runs; of these DAGs, None: of all."""
     due = [
-        LateOne(dag_id=one.dag_id, run_id=None, state="due", since=one.at)
+        LateItem(dag_id=one.dag_id, run_id=None, state="due", since=one.at)
         for one in next_runs(conn, dag_ids, now, late=True)
     ]
     runs = list(_late_runs(conn, now - LATE_AFTER, dag_ids))
     waiting = [
-        LateOne(
+        LateItem(
             dag_id=row.dag_id, run_id=row.run_id, state=row.state,
             since=row.started_at or max(row.queued_at, row.run_after),
         )

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from asynsched.clock import Clock
 
 LONGEST_WAIT = timedelta(seconds=5)
-"""How long an action waits for the scheduler that owns a run: a task that is killed has some time to end."""
+"""How long an action waits for the scheduler that owns a run: a task that is killed has some time to end.
+
+A command waits longer (`cli/runs.py`): a person who sees that it waits can interrupt it.
+"""
 LOOK_INTERVAL = timedelta(seconds=1)
 """Time between two looks at a run for which somebody waits in a process that reads no changes."""
 _OVER = object()

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from asynsched.queries.hitl import count_questions, list_questions
 from asynsched.queries.import_errors import ImportErrorFilter, count_import_errors, list_import_errors
-from asynsched.queries.late import LASTS, Late, LateOne, explain_late, list_late
+from asynsched.queries.late import LASTS, Late, LateItem, explain_late, list_late
 from asynsched.queries.overview import read_overview
 from asynsched.queries.paging import Paging
 from asynsched.store.schedulers import last_served_at, list_schedulers
@@ -33,7 +33,7 @@ async def home(call: Call) -> Response:
     of_dags = ImportErrorFilter(dag_ids=dag_ids)
     errors = await place.ask(list_import_errors, of_dags, Paging(limit=1, order_by=("file",)))
     schedulers = await place.ask(list_schedulers, now)
-    due = tuple(LateOne(dag_id=one.dag_id, run_id=None, state="due", since=one.at) for one in overview.late)
+    due = tuple(LateItem(dag_id=one.dag_id, run_id=None, state="due", since=one.at) for one in overview.late)
     known = place.recent.last(explain_late, place, within=SHOWN)
     heard = place.recent.last(ask_health, place, within=SHOWN)
     return await show(
