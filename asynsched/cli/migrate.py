@@ -41,7 +41,7 @@ from asynsched.migrating.importing import (
 )
 from asynsched.migrating.verdicts import Finding, Need, is_of_plugin, judge, judge_plugins, provider_of_type
 from asynsched.parsing.readable_secrets import ReadableSecrets
-from asynsched.queries.place import Act
+from asynsched.queries.context import Act
 from asynsched.queries.secrets import checked_connection
 from asynsched.serialization.schema import ParseQuestions, ParseReport, definitions
 from asynsched.store.dags.parse_results import defined_elsewhere

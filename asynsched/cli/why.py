@@ -14,8 +14,8 @@ from asynsched.cli.session import Session
 from asynsched.clock import Clock
 from asynsched.explaining.owners import RULE
 from asynsched.explaining.reason import Explanation, Reason, moment
+from asynsched.queries.context import QueryContext
 from asynsched.queries.late import Late, LateItem, explain_late
-from asynsched.queries.place import Place
 from asynsched.queries.runs import run_named
 from asynsched.queries.why import explain
 from asynsched.states import DagRunState
@@ -41,7 +41,7 @@ def why(session: Session, dag_id: str | None, run_id: str | None, task_id: str |
         _ = session.database  # fails with advice if it does not exist
         home, settings = session.home, session.settings
         late = asyncio.run(
-            _with_database(session, lambda database: explain_late(Place(database, home, settings, Clock())))
+            _with_database(session, lambda database: explain_late(QueryContext(database, home, settings, Clock())))
         )
         return Text([*_late_lines(late)], msgspec.to_builtins(late))
     known_dag_of(session, dag_id)

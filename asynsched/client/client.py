@@ -40,6 +40,7 @@ from asynsched.queries import (
 from asynsched.queries.assets import AssetFilter, AssetInfo, EventFilter, EventInfo, QueuedFilter, QueuedInfo
 from asynsched.queries.audit import AuditFilter
 from asynsched.queries.backfills import BackfillDateInfo, BackfillFilter, BackfillInfo, backfill_info
+from asynsched.queries.context import Act, QueryContext
 from asynsched.queries.dag_details import DagDetails, read_details
 from asynsched.queries.dag_versions import SourceInfo, VersionFilter, VersionInfo
 from asynsched.queries.dags import DagFilter, DagInfo, WarningInfo
@@ -51,7 +52,6 @@ from asynsched.queries.late import Late, list_late
 from asynsched.queries.log_lines import FoundLine
 from asynsched.queries.paging import USUAL_ROWS, BadRequest, Limit, Page, Paging, Pattern, Range
 from asynsched.queries.permissions import Permission
-from asynsched.queries.place import Act, Place
 from asynsched.queries.plugins import ProviderInfo
 from asynsched.queries.pools import PoolInfo
 from asynsched.queries.preview import Preview
@@ -144,7 +144,7 @@ class Client:
             run = await client.wait_run(await client.trigger("etl"))
     """
 
-    _find_place: Callable[[], Place]
+    _find_context: Callable[[], QueryContext]
     _actor: str
     _dag_ids: frozenset[str] | None
     _operated: frozenset[str] | None
@@ -172,16 +172,16 @@ class Client:
             await self.remote.close()
 
     @property
-    def _place(self) -> Place:
-        return self._find_place()
+    def _context(self) -> QueryContext:
+        return self._find_context()
 
     async def _ask(self, question: "Callable[Concatenate[Connection, P], T]", *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._place.ask(question, *args, **kwargs)
+        return await self._context.ask(question, *args, **kwargs)
 
     async def _act(
         self, action: "Callable[Concatenate[Connection, P], Act[T]]", *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._place.act(self._actor, action, *args, **kwargs)
+        return await self._context.act(self._actor, action, *args, **kwargs)
 
     # DAGs
 
@@ -221,12 +221,12 @@ class Client:
     @operation("GET /dags/{dag_id}/details", is_large=True)
     async def get_dag_details(self, dag_id: str) -> DagDetails:
         """Return an active DAG with its tasks, its edges and its params, in the newest version."""
-        return await read_details(self._place, dag_id, self._dag_ids)
+        return await read_details(self._context, dag_id, self._dag_ids)
 
     @operation("DELETE /dags/{dag_id}", permission=Permission.OPERATE, status=204)
     async def delete_dag(self, dag_id: str) -> None:
         """Delete a DAG that has left its file, with its runs and their logs."""
-        await run_actions.delete_dag(self._place, self._actor, dag_id)
+        await run_actions.delete_dag(self._context, self._actor, dag_id)
 
     @operation("POST /dags/{dag_id}/reparse", permission=Permission.OPERATE, status=202)
     async def reparse(self, dag_id: str) -> DagInfo:
@@ -238,12 +238,12 @@ class Client:
     @operation("POST /dags/{dag_id}/pause", permission=Permission.OPERATE)
     async def pause(self, dag_id: str) -> DagInfo:
         """Pause a DAG: it gets no run, and none of its tasks begins."""
-        return await self._act(dags.pause_dag, dag_id, paused=True, now=self._place.clock.now())
+        return await self._act(dags.pause_dag, dag_id, paused=True, now=self._context.clock.now())
 
     @operation("POST /dags/{dag_id}/unpause", permission=Permission.OPERATE)
     async def unpause(self, dag_id: str) -> DagInfo:
         """Unpause a DAG: its due runs are created, and its tasks begin."""
-        return await self._act(dags.pause_dag, dag_id, paused=False, now=self._place.clock.now())
+        return await self._act(dags.pause_dag, dag_id, paused=False, now=self._context.clock.now())
 
     @operation(
         "GET /dags/{dag_id}/upcoming",
@@ -264,7 +264,7 @@ class Client:
             n: How many at most.
             now: As if it were that instant.
         """
-        return await upcoming(self._place, dag_id, n, now=now)
+        return await upcoming(self._context, dag_id, n, now=now)
 
     @operation("GET /tags")
     async def list_tags(
@@ -308,13 +308,13 @@ class Client:
             note: About the run, for people.
             run_after: The earliest start; by default at once.
         """
-        if self._place.until_known is not None:
-            await self._place.until_known(dag_id)
+        if self._context.until_known is not None:
+            await self._context.until_known(dag_id)
         wanted = Trigger(
             run_id=run_id, logical_date=logical_date, is_of_now=has_logical_date, conf=conf or {},
             partition_key=partition_key, note=note, run_after=run_after,
         )  # fmt: skip
-        return (await run_actions.trigger_run(self._place, self._actor, dag_id, wanted)).key
+        return (await run_actions.trigger_run(self._context, self._actor, dag_id, wanted)).key
 
     @operation("GET /runs", arguments={"dag_id": "etl", "state": ["failed"], "since": "2026-01-31T00:00:00Z"})
     async def list_runs(
@@ -355,7 +355,7 @@ class Client:
             seconds: That time.
         """
         with anyio.move_on_after(seconds):
-            async with aclosing(run_actions.wait_for_run(self._place, run_key(run))) as states:
+            async with aclosing(run_actions.wait_for_run(self._context, run_key(run))) as states:
                 async for _ in states:
                     pass
         return await self.get_run(run)
@@ -372,7 +372,7 @@ class Client:
             except AsynschedError as exc:
                 if not self._will_pass(exc):
                     raise
-                await (self._place.clock if self.remote is None else self.remote.clock).sleep(RETRY_PAUSE)
+                await (self._context.clock if self.remote is None else self.remote.clock).sleep(RETRY_PAUSE)
         return found
 
     def _will_pass(self, error: AsynschedError) -> bool:
@@ -385,12 +385,12 @@ class Client:
 
         A DAG names them by `@result`, by `add_result`, or by the value that its `@dag` function returns.
         """
-        return await xcoms.read_results(self._place, run_key(run))
+        return await xcoms.read_results(self._context, run_key(run))
 
     @operation("POST /dags/{dag_id}/runs/{run_id}/cancel", permission=Permission.OPERATE)
     async def cancel(self, run: AnyRun) -> RunInfo:
         """End a run that is queued or running: its tries are killed, waiting tasks are skipped, and the run fails."""
-        await run_actions.cancel_run(self._place, self._actor, run_key(run))
+        await run_actions.cancel_run(self._context, self._actor, run_key(run))
         return await self.get_run(run)
 
     @operation("POST /dags/{dag_id}/runs/{run_id}/mark", permission=Permission.OPERATE, arguments={"state": "success"})
@@ -399,7 +399,7 @@ class Client:
 
         Running tasks are killed.
         """
-        await run_actions.mark_run(self._place, self._actor, run_key(run), state)
+        await run_actions.mark_run(self._context, self._actor, run_key(run), state)
         return await self.get_run(run)
 
     @operation(
@@ -437,9 +437,11 @@ class Client:
             latest=latest,
         )  # fmt: skip
         if dry_run:
-            now = self._place.clock.now()
+            now = self._context.clock.now()
             return await self._ask(run_actions.preview_clear, run_key(run), request, now=now)
-        return (await run_actions.clear_tasks(self._place, self._actor, run_key(run), Clear(request=request))).instances
+        return (
+            await run_actions.clear_tasks(self._context, self._actor, run_key(run), Clear(request=request))
+        ).instances
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/callbacks")
     async def list_callbacks(
@@ -456,13 +458,13 @@ class Client:
     )
     async def note_run(self, run: AnyRun, text: str) -> RunInfo:
         """Note something about a run, in place of an earlier note; an empty text removes it."""
-        await run_actions.note_run(self._place, self._actor, run_key(run), text)
+        await run_actions.note_run(self._context, self._actor, run_key(run), text)
         return await self.get_run(run)
 
     @operation("DELETE /dags/{dag_id}/runs/{run_id}", permission=Permission.OPERATE, status=204)
     async def delete_run(self, run: AnyRun) -> None:
         """Delete a run that has ended, or has not begun, with its tasks, XComs and logs."""
-        await run_actions.delete_run(self._place, self._actor, run_key(run))
+        await run_actions.delete_run(self._context, self._actor, run_key(run))
 
     # Tasks
 
@@ -512,13 +514,13 @@ class Client:
             try_number: By default the newest.
         """
         info = await self.get_task(task)
-        number = await newest_try(self._place, info) if try_number is None else try_number
+        number = await newest_try(self._context, info) if try_number is None else try_number
         return await self._ask(fields_of_try, info.id, number)
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/links")
     async def links(self, task: AnyTask) -> dict[str, str | None]:
         """Return the addresses of a task instance's work in other systems, by their names; null: none was stored."""
-        return await xcoms.list_links(self._place, task_key(task))
+        return await xcoms.list_links(self._context, task_key(task))
 
     @operation(
         "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/note", permission=Permission.OPERATE,
@@ -526,7 +528,7 @@ class Client:
     )  # fmt: skip
     async def note_task(self, task: AnyTask, text: str) -> TaskInstanceInfo:
         """Note something about a task instance, in place of an earlier note; an empty text removes it."""
-        await self._act(run_edits.store_task_note, task_key(task), text, self._actor, self._place.clock.now())
+        await self._act(run_edits.store_task_note, task_key(task), text, self._actor, self._context.clock.now())
         return await self.get_task(task)
 
     @operation(
@@ -557,9 +559,9 @@ class Client:
         """
         request = MarkTasks(tuple(task_ids), state, upstream=upstream, downstream=downstream, map_index=map_index)
         if dry_run:
-            now = self._place.clock.now()
+            now = self._context.clock.now()
             return await self._ask(run_edits.preview, run_key(run), request, now=now)
-        return (await task_actions.mark_tasks(self._place, self._actor, run_key(run), Mark(request))).instances
+        return (await task_actions.mark_tasks(self._context, self._actor, run_key(run), Mark(request))).instances
 
     @operation(
         "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/force", permission=Permission.OPERATE,
@@ -591,7 +593,7 @@ class Client:
             key.task_id, key.map_index, tuple(sorted(IGNORABLE if ignore_all else ignore)),
             ignore_state or ignore_all, ignore_retry_period or ignore_all,
         )  # fmt: skip
-        await task_actions.force_task(self._place, self._actor, key.run, request)
+        await task_actions.force_task(self._context, self._actor, key.run, request)
         return await self.get_task(task)
 
     @operation("GET /questions")
@@ -621,8 +623,8 @@ class Client:
             params: Values of the params that it asks for; others keep their defaults.
         """
         key = task_key(task)
-        read = await hitl.read_before(self._place, key, hitl.reading(options, params or {}))
-        now = self._place.clock.now()
+        read = await hitl.read_before(self._context, key, hitl.reading(options, params or {}))
+        now = self._context.clock.now()
         await self._act(hitl.answer, key, read, user=self._actor, now=now)
         return await self.get_task(task)
 
@@ -647,7 +649,7 @@ class Client:
             n_bytes: How long the part may be.
         """
         return await read_log(
-            self._place, task_key(task), await self._try(task, try_number), start=start, n_bytes=n_bytes
+            self._context, task_key(task), await self._try(task, try_number), start=start, n_bytes=n_bytes
         )
 
     @operation(
@@ -661,7 +663,7 @@ class Client:
         Args:
             try_number: By default the newest.
         """
-        return tuple(await find_in_log(self._place, task_key(task), await self._try(task, try_number), text))
+        return tuple(await find_in_log(self._context, task_key(task), await self._try(task, try_number), text))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/range", arguments={"first": 100, "last": 199})
     async def log_lines(
@@ -681,7 +683,7 @@ class Client:
         """
         if last is not None and last < first:
             raise BadRequest(f"The last line, {last}, is before the first, {first}.")
-        return await read_lines(self._place, task_key(task), await self._try(task, try_number), first, last)
+        return await read_lines(self._context, task_key(task), await self._try(task, try_number), first, last)
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/tail", arguments={"n_lines": 20})
     async def log_tail(
@@ -697,11 +699,11 @@ class Client:
             n_lines: How many at most.
             try_number: By default the newest.
         """
-        return await read_tail(self._place, task_key(task), await self._try(task, try_number), n_lines)
+        return await read_tail(self._context, task_key(task), await self._try(task, try_number), n_lines)
 
     async def _try(self, task: AnyTask, wanted: int | None) -> int:
         """Return the number of a try: by default of the newest, or of the first one before that has begun."""
-        return wanted or max(1, await newest_try(self._place, await self.get_task(task)))
+        return wanted or max(1, await newest_try(self._context, await self.get_task(task)))
 
     @operation("GET /xcoms", arguments={"dag_id": "etl", "run_id": "first", "task_id": "load"})
     async def xcoms(
@@ -725,7 +727,7 @@ class Client:
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", is_large=True)
     async def get_xcom(self, task: AnyTask, key: str = "return_value") -> XComValue:
         """Return an XCom with its value, as it travels between tasks."""
-        return await xcoms.get_xcom(self._place, task_key(task), key)
+        return await xcoms.get_xcom(self._context, task_key(task), key)
 
     @operation(
         "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", permission=Permission.OPERATE,
@@ -737,7 +739,7 @@ class Client:
         Args:
             value: Of JSON.
         """
-        return await self._act(xcoms.put_xcom, task_key(task), key, value, now=self._place.clock.now())
+        return await self._act(xcoms.put_xcom, task_key(task), key, value, now=self._context.clock.now())
 
     @operation(
         "DELETE /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", permission=Permission.OPERATE,
@@ -800,7 +802,7 @@ class Client:
             dag_id, from_date, to_date, reprocess=reprocess, is_reverse=is_reverse, max_active_runs=max_active_runs,
             conf=conf or {}, keeps_version=keeps_version,
         )  # fmt: skip
-        return backfill_info(await backfills.make_backfill(self._place, self._actor, plan))
+        return backfill_info(await backfills.make_backfill(self._context, self._actor, plan))
 
     @operation(
         "POST /dags/{dag_id}/backfills/plan", permission=Permission.OPERATE, is_large=True,
@@ -824,7 +826,7 @@ class Client:
             is_reverse: Whether the newest date comes first.
         """
         plan = BackfillPlan(dag_id, from_date, to_date, reprocess=reprocess, is_reverse=is_reverse)
-        return tuple(map(backfills.planned_date, await backfills.plan_backfill(self._place, plan)))
+        return tuple(map(backfills.planned_date, await backfills.plan_backfill(self._context, plan)))
 
     @operation("GET /backfills")
     async def list_backfills(
@@ -875,7 +877,7 @@ class Client:
     async def cancel_backfill(self, dag_id: str, backfill_id: int) -> BackfillInfo:
         """End a backfill: its queued runs count as failed, its running ones continue."""
         await self.get_backfill(dag_id, backfill_id)
-        now = self._place.clock.now()
+        now = self._context.clock.now()
         return backfill_info(await self._act(backfills.cancel_backfill, backfill_id, actor=self._actor, now=now))
 
     @operation("GET /assets")
@@ -920,7 +922,7 @@ class Client:
             extra: JSON values that describe the update; tasks find them in the event.
             partition_key: The partition that was updated.
         """
-        now = self._place.clock.now()
+        now = self._context.clock.now()
         return await self._act(assets.create_event, asset_id, extra or {}, partition_key=partition_key, now=now)
 
     @operation(
@@ -940,7 +942,7 @@ class Client:
         if self._operated is not None and dag_id not in self._operated:
             raise NotFound("DAG that updates the asset, and that you may operate,", str(asset_id))
         wanted = Trigger(is_of_now=True, conf=conf or {}, run_type=DagRunType.ASSET_MATERIALIZATION)
-        return (await run_actions.trigger_run(self._place, self._actor, dag_id, wanted)).key
+        return (await run_actions.trigger_run(self._context, self._actor, dag_id, wanted)).key
 
     @operation("GET /assets/queued", arguments={"dag_id": "etl"})
     async def list_queued_events(
@@ -993,7 +995,7 @@ class Client:
             task_id: A task of the run; None asks about the run.
             map_index: Which instance of a mapped task; -1 for other tasks.
         """
-        return await why(self._place, dag_id, run_id, task_id, map_index, self._dag_ids)
+        return await why(self._context, dag_id, run_id, task_id, map_index, self._dag_ids)
 
     @operation("GET /late")
     async def list_late(self) -> Late:
@@ -1001,7 +1003,7 @@ class Client:
 
         The answer is some seconds old at most, longer if many runs are active.
         """
-        return await list_late(self._place, self._dag_ids)
+        return await list_late(self._context, self._dag_ids)
 
     @operation(
         "POST /simulate", arguments={"start": "2026-03-01T00:00:00Z", "end": "2026-04-01T00:00:00Z", "pools": {"db": 4}}
@@ -1037,7 +1039,7 @@ class Client:
                 raise NotFound("DAG", dag_id)
             await self.get_dag(dag_id)
         return await simulate(
-            self._place, start, end, duration=duration, failure_rate=failure_rate, seed=seed, pools=pools,
+            self._context, start, end, duration=duration, failure_rate=failure_rate, seed=seed, pools=pools,
             unpause=unpause, dag_id=dag_id, seconds=seconds, seen_dags=self._dag_ids,
         )  # fmt: skip
 
@@ -1058,7 +1060,7 @@ class Client:
             hours: Simulate this span of time from now on; 0 for no simulation.
             pools: Slots of pools that exist or will, by name.
         """
-        return await preview_commit(self._place, where, against, hours=hours, pools=dict(pools or {}))
+        return await preview_commit(self._context, where, against, hours=hours, pools=dict(pools or {}))
 
     # Pools, variables and connections
 
@@ -1203,7 +1205,7 @@ class Client:
             password: None: the user signs in at a proxy or a provider, or has tokens only.
         """
         hashed = None if password is None else await to_thread.run_sync(users.hash_password, password)
-        now = self._place.clock.now()
+        now = self._context.clock.now()
         return await self._act(users.create_user, name, roles, password=hashed, now=now)
 
     @operation("PUT /users/{name:path}/roles", permission=Permission.ADMINISTER, arguments={"roles": ["operator"]})
@@ -1237,7 +1239,7 @@ class Client:
         self, name: str, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[TokenInfo]:
         """List the browsers in which a user is signed in."""
-        wanted = TokenFilter(now=self._place.clock.now(), owner=name)
+        wanted = TokenFilter(now=self._context.clock.now(), owner=name)
         return await self._ask(users.list_sessions, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /users/{name:path}/sessions/{session_id}", permission=Permission.ADMINISTER, status=204)
@@ -1250,7 +1252,7 @@ class Client:
         self, name: str, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[TokenInfo]:
         """List a user's tokens for programs that have not expired, without their secrets."""
-        wanted = TokenFilter(now=self._place.clock.now(), owner=name)
+        wanted = TokenFilter(now=self._context.clock.now(), owner=name)
         return await self._ask(users.list_tokens, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /users/{name:path}/tokens/{token_id}", permission=Permission.ADMINISTER, status=204)
@@ -1263,7 +1265,7 @@ class Client:
         self, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[TokenInfo]:
         """List the browsers in which you are signed in."""
-        wanted = self._own_issuer.own(self._place.clock.now())
+        wanted = self._own_issuer.own(self._context.clock.now())
         return await self._ask(users.list_sessions, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /sessions/{session_id}", status=204)
@@ -1276,7 +1278,7 @@ class Client:
         self, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[TokenInfo]:
         """List your own tokens for programs that have not expired, without their secrets."""
-        wanted = self._own_issuer.own(self._place.clock.now())
+        wanted = self._own_issuer.own(self._context.clock.now())
         return await self._ask(users.list_tokens, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("POST /tokens", status=201, arguments={"label": "nightly report", "scope": "view", "days": 30})
@@ -1299,7 +1301,7 @@ class Client:
             days: Its lifetime.
         """
         return await self._act(
-            users.issue_token, self._own_issuer, label, scope=scope, dag_ids=dag_ids, now=self._place.clock.now(),
+            users.issue_token, self._own_issuer, label, scope=scope, dag_ids=dag_ids, now=self._context.clock.now(),
             lasts=timedelta(days=days),
         )  # fmt: skip
 
@@ -1414,12 +1416,12 @@ class Client:
     async def list_schedulers(self) -> tuple[SchedulerInfo, ...]:
         """List the schedulers that have not stopped, with the number of runs and task instances that each has."""
         rows = await self._ask(schedulers.unended)
-        return await to_thread.run_sync(schedulers.with_states, rows, self._place.clock.now())
+        return await to_thread.run_sync(schedulers.with_states, rows, self._context.clock.now())
 
     @operation("GET /plugins", permission=Permission.OPERATE)
     async def list_plugins(self) -> tuple[PluginRow, ...]:
         """List the plugins and policies, and the errors of others. A process loads them for the answer."""
-        return tuple(await plugins.list_plugins(self._place.settings))
+        return tuple(await plugins.list_plugins(self._context.settings))
 
     @operation("GET /providers")
     async def list_providers(self) -> tuple[ProviderInfo, ...]:
@@ -1429,7 +1431,7 @@ class Client:
     @operation("GET /health")
     async def health(self) -> Health:
         """Return the health of the home's scheduler: the age of every loop, and its oldest step. Raises NotServing."""
-        return await to_thread.run_sync(health_of_home, self._place.home)
+        return await to_thread.run_sync(health_of_home, self._context.home)
 
     async def events(
         self, since: int | None = None, *, dag_id: str | None = None, run_id: str | None = None
@@ -1447,7 +1449,7 @@ class Client:
                 async for event in events:
                     yield event
             return
-        feed = self._place.feed
+        feed = self._context.feed
         if feed is None:
             raise NoEvents
         async with feed.read(since, dag_id=dag_id, run_id=run_id) as reader:
@@ -1459,7 +1461,7 @@ class LocalClient(Client):
     """A client that answers in this process.
 
     Args:
-        find_place: Returns where it answers.
+        find_context: Returns the context in which it answers.
         actor: For the audit.
         dag_ids: The DAGs that lists may show; None: all.
         issuer: Makes the actor's tokens; None: they can have none.
@@ -1468,14 +1470,14 @@ class LocalClient(Client):
 
     def __init__(
         self,
-        find_place: Callable[[], Place],
+        find_context: Callable[[], QueryContext],
         actor: str,
         dag_ids: frozenset[str] | None = None,
         issuer: Issuer | None = None,
         operated: frozenset[str] | None = None,
     ) -> None:
         self.remote = None
-        self._find_place, self._actor, self._issuer = find_place, actor, issuer
+        self._find_context, self._actor, self._issuer = find_context, actor, issuer
         self._dag_ids, self._operated = dag_ids, operated
 
 

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 from asynsched.bell import Hint
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey
+from asynsched.queries.context import Act
 from asynsched.queries.dags import get_dag
-from asynsched.queries.place import Act
 from asynsched.queries.run_edits import find_run
 from asynsched.states import DagRunState
 from asynsched.store.dags import dags

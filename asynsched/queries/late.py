@@ -19,8 +19,8 @@ from asynsched.explaining.owners import answer_of
 from asynsched.explaining.reason import Explanation
 from asynsched.explaining.snapshot import take_snapshot
 from asynsched.keys import DagRunKey
+from asynsched.queries.context import QueryContext
 from asynsched.queries.overview import LATE_AFTER, MOST_LISTED, next_runs
-from asynsched.queries.place import Place
 from asynsched.queries.serving import long_parses
 from asynsched.queries.why import in_thread, look_for_schedulers
 from asynsched.settings import Settings
@@ -84,13 +84,13 @@ class Late(Struct, frozen=True):
         return Late(self.at, tuple(sorted(rows, key=lambda row: row.since)), self.problem)
 
 
-async def list_late(place: Place, dag_ids: frozenset[str] | None = None) -> Late:
+async def list_late(context: QueryContext, dag_ids: frozenset[str] | None = None) -> Late:
     """Return what is late or stuck of these DAGs (None: all), as it was some seconds ago. Raises StoreUnavailable."""
-    found = await place.recent.get(explain_late, place, lasts=LASTS)
+    found = await context.recent.get(explain_late, context, lasts=LASTS)
     if found is not None and dag_ids is None:
         return found
-    now = place.clock.now()
-    own, _ = await place.ask(_late_ones, now, dag_ids)
+    now = context.clock.now()
+    own, _ = await context.ask(_late_ones, now, dag_ids)
     # Whether a running run is stuck or between two tasks, only its explanation says.
     waiting = tuple(row for row in own if row.state != DagRunState.RUNNING)
     if found is None:
@@ -98,15 +98,15 @@ async def list_late(place: Place, dag_ids: frozenset[str] | None = None) -> Late
     return found.of_dags(dag_ids, waiting)
 
 
-async def explain_late(place: Place) -> Late:
+async def explain_late(context: QueryContext) -> Late:
     """Compute what is late or stuck. Raises StoreUnavailable."""
-    settings, now = place.settings, place.clock.now()
-    rows, runs = await place.ask(_late_ones, now)
-    n_active = await place.ask(_count_active)
+    settings, now = context.settings, context.clock.now()
+    rows, runs = await context.ask(_late_ones, now)
+    n_active = await context.ask(_count_active)
     if not rows:
         return Late(now, ())
     try:
-        return await in_thread(place, lambda database: _explained(database, settings, now, rows, runs, n_active))
+        return await in_thread(context, lambda database: _explained(database, settings, now, rows, runs, n_active))
     except StoreUnavailable:
         raise
     except AsynschedError as exc:

@@ -8,13 +8,15 @@ from asynsched.home import prepare_home
 from asynsched.parsing.processes.informed_parser import ask
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.readable_secrets import ReadableSecrets
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.queries.turns import turns
 from asynsched.serialization.schema import ParsedDag, TimetableQuestion
 from asynsched.settings import Settings
 
 
-async def ask_timetable(place: Place, file: str, dag_id: str, question: TimetableQuestion, now: datetime) -> ParsedDag:
+async def ask_timetable(
+    context: QueryContext, file: str, dag_id: str, question: TimetableQuestion, now: datetime
+) -> ParsedDag:
     """Return a DAG with the answers of its own code. The result of the parse is not stored.
 
     Args:
@@ -22,8 +24,8 @@ async def ask_timetable(place: Place, file: str, dag_id: str, question: Timetabl
 
     Raises DagError, and AsynschedError if too many wait for such an answer.
     """
-    secrets = ReadableSecrets(place.settings.parse, place.database.read)
-    return await ask_with_secrets(place.settings, secrets, file, dag_id, question, now)
+    secrets = ReadableSecrets(context.settings.parse, context.database.read)
+    return await ask_with_secrets(context.settings, secrets, file, dag_id, question, now)
 
 
 async def ask_with_secrets(

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from asynsched.bell import Hint
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey, TaskInstanceKey
-from asynsched.queries.place import Act
+from asynsched.queries.context import Act
 from asynsched.queries.runs import RunInfo, get_run, no_such_run
 from asynsched.scheduling.requests.run_requests import (
     ChangedTask,

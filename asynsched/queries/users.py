@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 
 from asynsched.clock import new_token
 from asynsched.errors import AsynschedError, NotFound, did_you_mean
+from asynsched.queries.context import Act
 from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
-from asynsched.queries.place import Act
 from asynsched.store import users as store
 from asynsched.store.dags.dags import find_dag
 from asynsched.store.rows import as_struct, near_names

@@ -48,7 +48,7 @@ def _endpoint_of(operation: Operation) -> Any:
             given |= {name: getattr(body, name) for name in body.__struct_fields__}
         who = call.who
         operated = who.dags_for(Permission.OPERATE)
-        client = LocalClient(lambda: call.place, who.name, who.dag_ids, who.issuer, operated)
+        client = LocalClient(lambda: call.context, who.name, who.dag_ids, who.issuer, operated)
         result = operation.encoded(await operation.function(client, **operation.taken(given)))
         if not operation.is_large:
             return result

@@ -74,11 +74,11 @@ async def confirm(
     given = (upstream, downstream, only_failed, only_running, latest)
     options = frozenset(name for name, value in zip(OPTIONS, given, strict=True) if value)
     chosen, key = PageAction(action, task_id, map_index, state, options), DagRunKey(dag_id, run_id)
-    run_state = await call.place.ask(get_state, *key)
+    run_state = await call.context.ask(get_state, *key)
     problem = ""
     touched: Sequence[ChangedTask] = ()
     try:
-        touched = await call.place.ask(preview, key, chosen.request, now=call.place.clock.now())
+        touched = await call.context.ask(preview, key, chosen.request, now=call.context.clock.now())
     except BadRequest:
         raise
     except AsynschedError as exc:
@@ -108,16 +108,16 @@ async def act(call: Call, dag_id: str, run_id: str) -> Response:
 
 
 async def _do(call: Call, key: DagRunKey, request: RunRequest) -> Submitted:
-    place, actor = call.place, call.who.name
+    context, actor = call.context, call.who.name
     match request:
         case ClearTasks():
-            return await clear_tasks(place, actor, key, Clear(request=request))
+            return await clear_tasks(context, actor, key, Clear(request=request))
         case MarkTasks():
-            return await mark_tasks(place, actor, key, Mark(request))
+            return await mark_tasks(context, actor, key, Mark(request))
         case MarkRun(state=state):
-            return await mark_run(place, actor, key, state)
+            return await mark_run(context, actor, key, state)
         case _:
-            return await cancel_run(place, actor, key)
+            return await cancel_run(context, actor, key)
 
 
 def _index(chosen: PageAction) -> int | None:

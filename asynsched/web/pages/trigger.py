@@ -63,7 +63,7 @@ async def form(call: Call, dag_id: str, conf: str = "", like: str = "") -> Respo
     except ValueError as exc:
         raise BadRequest(str(exc)) from exc
     if like:
-        given = (await call.place.ask(get_run, dag_id, like)).conf or {}
+        given = (await call.context.ask(get_run, dag_id, like)).conf or {}
     zone = preferences_of(call.request).zone
     fields = [field_of(name, param, given.get(name, param.value), zone) for name, param in known.dag.params.items()]
     return await _show(call, known, fields, {"conf": as_text(_others(known.dag, given))})
@@ -84,7 +84,7 @@ async def create(call: Call, dag_id: str) -> Response:
             wanted = Trigger(
                 run_id=one(sent, "run_id") or None, logical_date=date, is_of_now=True, conf=conf, run_after=start
             )
-            run = await trigger_run(call.place, call.who.name, dag_id, wanted)
+            run = await trigger_run(call.context, call.who.name, dag_id, wanted)
             return redirect(call, "dags", run.dag_id, "runs", run.run_id, said=f"{run.run_id} is queued.")
     except (AsynschedError, ValueError) as exc:
         problem = str(exc)
