@@ -29,9 +29,9 @@ from asynsched.lease.held_lease import HeldLease, make_held_lease
 from asynsched.metrics.base import Metrics, NoMetrics, Sample
 from asynsched.parsing.dispatcher import ParseClaims, ParseDispatcher
 from asynsched.parsing.looks import runtime_of
-from asynsched.parsing.names import StoredNames
 from asynsched.parsing.processes.informed_parser import InformedParser, ask_of_run
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.parsing.readable_secrets import ReadableSecrets
 from asynsched.parsing.watching.watcher import Watcher
 from asynsched.scheduling.asset_watchers import AssetWatchers
 from asynsched.scheduling.callback_runner import CallbackRunner
@@ -270,7 +270,7 @@ def assemble(
     """
     settings, channels, database, clock = base.settings, base.channels, base.database, base.clock
     availability, scheduler_id = Availability(clock), base.lease.scheduler_id
-    parser = SandboxParser(settings, StoredNames(settings.parse, database.read))
+    parser = SandboxParser(settings, ReadableSecrets(settings.parse, database.read))
     manual_runs = ManualRuns(database, clock, partial(ask_of_run, parser, database))
     warm = WarmWorkers(clock, settings.kubernetes.keep_warm, settings.kubernetes.warm_pods)
     executor_client, executor = _execution(base, manual_runs, make_executor, warm)

@@ -38,8 +38,8 @@ from asynsched.lease.held_lease import acquire, release
 from asynsched.loggers import get_logger
 from asynsched.metrics.base import Metrics, make_metrics
 from asynsched.parsing.watching.watcher import check_folder
+from asynsched.queries.context import QueryContext
 from asynsched.queries.events import EventFeed, EventReader
-from asynsched.queries.place import Place
 from asynsched.queries.recent import Recent
 from asynsched.results import FinishedRun, Running, RunningTry, read_finished_run
 from asynsched.scheduling.creation.triggering import update_by_program
@@ -597,11 +597,11 @@ class Scheduler:
         from asynsched.client.client import LocalClient  # programs that only run DAGs need not load it
         from asynsched.queries.users import Issuer
 
-        return LocalClient(self._place, "program", issuer=Issuer("program", None, "administer"))
+        return LocalClient(self._context, "program", issuer=Issuer("program", None, "administer"))
 
-    def _place(self) -> Place:
+    def _context(self) -> QueryContext:
         database = self._database
-        return Place(
+        return QueryContext(
             database, self.settings.home_path, self.settings, self.clock, self._feed, self._wait_for_dag, self._recent
         )  # fmt: skip
 

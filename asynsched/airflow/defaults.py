@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from asynsched.authoring.defaults import DEFAULT_POOL
 from asynsched.authoring.node import MAX_KEY_LENGTH
-from asynsched.authoring.operators.base import DEFAULT_POOL
 from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
 
 ID_LEN = MAX_KEY_LENGTH

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from asynsched.airflow import installation
 from asynsched.airflow.configuration import AIRFLOW_HOME, conf
 from asynsched.authoring.timezone import default_timezone
 
@@ -16,7 +17,6 @@ DAGS_FOLDER = conf.get("core", "dags_folder")
 PLUGINS_FOLDER = conf.get("core", "plugins_folder", fallback=os.path.join(AIRFLOW_HOME, "plugins"))  # noqa: PTH118
 TIMEZONE = default_timezone()
 SIMPLE_LOG_FORMAT = conf.get("logging", "simple_log_format")
-LOCAL_SETTINGS = "airflow_local_settings"
 
 
 def pod_mutation_hook(pod: Any) -> None:
@@ -27,8 +27,7 @@ def pod_mutation_hook(pod: Any) -> None:
 
 def get_airflow_context_vars(context: Mapping[str, Any]) -> dict[str, str]:
     """Return the names and values that a policy adds to those of a task's context."""
-    from asynsched.airflow.installation import loaded
-
+    loaded = installation.loaded
     return {} if loaded is None else loaded.policies.context_variables(context)
 
 
@@ -37,9 +36,9 @@ def _hook(name: str) -> Any:
     from importlib import import_module
 
     try:
-        module = import_module(LOCAL_SETTINGS)
+        module = import_module(installation.LOCAL_SETTINGS)
     except ModuleNotFoundError as exc:
-        if exc.name != LOCAL_SETTINGS:
+        if exc.name != installation.LOCAL_SETTINGS:
             raise
         return None
     return getattr(module, name, None)

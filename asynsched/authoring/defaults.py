@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+DEFAULT_POOL = "default_pool"
+"""The pool of every task that names none."""
 of_tasks: dict[str, Any] = {}
 """Arguments of BaseOperator. Values that are also its own defaults are left out, as in the other two."""
 of_dags: dict[str, Any] = {}

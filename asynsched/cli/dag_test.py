@@ -20,8 +20,8 @@ from asynsched.cli.output import Output, Record, note, show
 from asynsched.cli.session import Session
 from asynsched.errors import NotFound, StoreError
 from asynsched.executors.base import user_environment
+from asynsched.foreground.home_supervisor import stored_value
 from asynsched.foreground.process import ForegroundRequest, ForegroundResult
-from asynsched.foreground.stored_names import stored_value
 from asynsched.parsing.processes.sandbox_parser import setup_of
 from asynsched.protocol.frames import FrameReader, encode_frame
 from asynsched.protocol.messages import Reply, Request

@@ -178,7 +178,7 @@ def dags_source(session: Session, output: Output, dag_id: str, number: int | Non
 def dags_delete(session: Session, dag_id: str, yes: bool) -> Done:
     """Delete a DAG that has left its file, with its runs and their logs."""
     from asynsched.cli.runs import delete_run
-    from asynsched.queries.deletions import delete_dag, runs_to_delete
+    from asynsched.queries.deletions import delete_dag_row, runs_to_delete
 
     session.read(runs_to_delete, dag_id)
     if not yes:
@@ -186,7 +186,7 @@ def dags_delete(session: Session, dag_id: str, yes: bool) -> Done:
     while run_ids := session.read(runs_to_delete, dag_id):
         for run_id in run_ids:
             delete_run(session, DagRunKey(dag_id, run_id))
-    session.act(delete_dag, dag_id)
+    session.act(delete_dag_row, dag_id)
     return Done(f"The DAG {dag_id!r} is deleted.", {"dag_id": dag_id})
 
 
@@ -432,14 +432,14 @@ def dags_trigger(
 
 def queue_run(session: Session, dag_id: str, wanted: "Trigger") -> "RunInfo":
     """Create a run of a DAG, wake the schedulers, and return it. Raises the errors of `create_manual_run`."""
-    from asynsched.queries.run_edits import trigger_run
+    from asynsched.queries.run_edits import store_trigger
 
     now, answers = session.now(), AnswersForRun()
     question = wanted.question(now)
     path = session.read(queries.file_to_ask, dag_id, question)
     if path is not None:
         answers = answer_of_timetable(session, path, dag_id, question, wanted.date(now) or now).for_run
-    return session.act(trigger_run, dag_id, wanted, answers, actor(), now)
+    return session.act(store_trigger, dag_id, wanted, answers, actor(), now)
 
 
 def read_conf(text: str | None, option: str = "--conf") -> dict[str, Any]:
@@ -539,10 +539,10 @@ def answer_of_timetable(
     """Ask an author's own timetable: parse its DAG file for that, without storing the result. Raises DagError."""
     import asyncio
 
-    from asynsched.parsing.names import names_of_home
-    from asynsched.queries.own_timetables import ask_with_names
+    from asynsched.parsing.readable_secrets import secrets_of_home
+    from asynsched.queries.own_timetables import ask_with_secrets
 
     if not session.home.is_dir():
         session.use_passing_home(keep_database=True)
-    names = names_of_home(session.settings)
-    return asyncio.run(ask_with_names(session.settings, names, path, dag_id, question, now))
+    secrets = secrets_of_home(session.settings)
+    return asyncio.run(ask_with_secrets(session.settings, secrets, path, dag_id, question, now))

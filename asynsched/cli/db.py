@@ -189,7 +189,7 @@ def db_rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Don
     With --lost: connections and variables that no key decrypts are deleted; set them again. A deferred task whose
     trigger no key decrypts has lost that trigger: clear the task.
     """
-    from asynsched.queries.place import Act
+    from asynsched.queries.context import Act
     from asynsched.store.secrets import change_key, check_key
 
     if lost:
@@ -208,7 +208,7 @@ def db_rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Don
 
 
 def _give_up(session: Session, *, dry_run: bool, yes: bool) -> Done | Listing:
-    from asynsched.queries.place import Act
+    from asynsched.queries.context import Act
     from asynsched.store.secrets import LostSecret, forget_lost, lost_secrets
 
     found = session.read(lost_secrets)

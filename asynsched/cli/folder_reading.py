@@ -13,9 +13,9 @@ from asynsched.errors import ungrouped
 from asynsched.fernet_keys import keys_of
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
 from asynsched.parsing.dispatcher import ParseDispatcher
-from asynsched.parsing.names import StoredNames
 from asynsched.parsing.processes.informed_parser import InformedParser
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.parsing.readable_secrets import ReadableSecrets
 from asynsched.parsing.watching.watcher import Watcher
 from asynsched.settings import Settings
 from asynsched.store.engines.opening import open_database
@@ -47,7 +47,7 @@ async def _read(settings: Settings, again: str | None) -> None:
         settings.database_url, synchronous=settings.sqlite_synchronous, keys=keys_of(settings)
     )
     try:
-        async with SandboxParser(settings, StoredNames(settings.parse, database.read)) as parser:
+        async with SandboxParser(settings, ReadableSecrets(settings.parse, database.read)) as parser:
             informed = InformedParser(parser, database, clock)
             own_code = digest_of(settings.installation_folders)
             dispatcher = ParseDispatcher(settings, channels, database, clock, informed, installation=own_code)

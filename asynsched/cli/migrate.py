@@ -40,8 +40,8 @@ from asynsched.migrating.importing import (
     variables_plan,
 )
 from asynsched.migrating.verdicts import Finding, Need, is_of_plugin, judge, judge_plugins, provider_of_type
-from asynsched.parsing.names import StoredNames
-from asynsched.queries.place import Act
+from asynsched.parsing.readable_secrets import ReadableSecrets
+from asynsched.queries.context import Act
 from asynsched.queries.secrets import checked_connection
 from asynsched.serialization.schema import ParseQuestions, ParseReport, definitions
 from asynsched.store.dags.parse_results import defined_elsewhere
@@ -181,10 +181,10 @@ def _parsed(session: Session, folder: Path, values: Sequence[Plan]) -> tuple[Par
     with TemporaryDirectory(prefix="asynsched-", ignore_cleanup_errors=True) as passing:
         if not session.home.is_dir():
             settings = msgspec.structs.replace(settings, home=passing)
-        names = StoredNames(settings.parse, database.read)
+        secrets = ReadableSecrets(settings.parse, database.read)
         try:
             with ungrouped():
-                return asyncio.run(parse_folder(settings, ParseQuestions(now=session.now()), names))
+                return asyncio.run(parse_folder(settings, ParseQuestions(now=session.now()), secrets))
         finally:
             database.connection.close()
 

@@ -10,8 +10,8 @@ from asynsched.cli.output import Done, Listing, as_row, count
 from asynsched.cli.session import Session
 from asynsched.errors import NotFound
 from asynsched.queries import pools
+from asynsched.queries.context import Act
 from asynsched.queries.paging import ANY_TEXT
-from asynsched.queries.place import Act
 
 COLUMNS = (
     "name", "slots", "occupied_slots", "running_slots", "queued_slots", "deferred_slots", "include_deferred",

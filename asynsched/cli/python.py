@@ -16,7 +16,7 @@ from asynsched.authoring.timezone import set_default_timezone
 from asynsched.cli import live_on
 from asynsched.cli.command import configure, errors_in_one_line, home_option
 from asynsched.cli.configuration import with_served_folder
-from asynsched.foreground.stored_names import names_in_database
+from asynsched.foreground.home_supervisor import supervisor_of_database
 
 
 @click.command("python", context_settings={"allow_interspersed_args": False}, options_metavar="[--home DIR]")
@@ -38,7 +38,7 @@ def python(file: Path, arguments: tuple[str, ...], **flags: Any) -> None:
         serve_airflow(settings.airflow, options)
         sys.path[:0] = [str(file.absolute().parent)]
         sys.path.append(str(settings.dags_path))
-        set_supervisor(names_in_database(settings), loads_file=True)
+        set_supervisor(supervisor_of_database(settings), loads_file=True)
         installation.load()
     live_on()
     sys.argv = [str(file), *arguments]

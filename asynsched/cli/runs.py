@@ -228,10 +228,10 @@ def runs_cancel(session: Session, dag_id: str, run_id: str, yes: bool) -> Done |
 @click.argument("text")
 def runs_note(session: Session, dag_id: str, run_id: str, text: str) -> Done:
     """Note something about a run, in place of an earlier note. An empty TEXT removes it."""
-    from asynsched.queries.run_edits import note_run
+    from asynsched.queries.run_edits import store_run_note
 
     key = session.read(run_named, dag_id, run_id).key
-    session.act(note_run, key, text, actor(), session.now())
+    session.act(store_run_note, key, text, actor(), session.now())
     return Done(f"Run {key.run_id!r} has {'this' if text else 'no'} note.", {**key._asdict(), "note": text or None})
 
 
@@ -254,7 +254,7 @@ def delete_run(session: Session, key: DagRunKey) -> None:
 
     while not session.database.write(deletions.delete_part, key):
         pass
-    session.act(deletions.delete_run, key)
+    session.act(deletions.delete_run_row, key)
     remove_logs(session.home, [key], are_archived=bool(session.settings.log.store))
     remove_archived_logs(session)
 
@@ -348,11 +348,11 @@ def tasks_mark(
 @index_option
 def tasks_note(session: Session, dag_id: str, run_id: str, task_id: str, text: str, map_index: int) -> Done:
     """Note something about a task instance, in place of an earlier note. An empty TEXT removes it."""
-    from asynsched.queries.run_edits import note_task
+    from asynsched.queries.run_edits import store_task_note
     from asynsched.queries.task_instances import task_named
 
     task = session.read(task_named, session.read(run_named, dag_id, run_id), task_id, map_index)
-    session.act(note_task, task.key, text, actor(), session.now())
+    session.act(store_task_note, task.key, text, actor(), session.now())
     sentence = f"Task {task.name} of {task.run_id!r} has {'this' if text else 'no'} note."
     return Done(sentence, {**task.key._asdict(), "note": text or None})
 

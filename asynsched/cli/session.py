@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from asynsched.cli.changes import Changes
     from asynsched.explaining.reason import Reason
     from asynsched.keys import DagRunKey
+    from asynsched.queries.context import Act
     from asynsched.queries.paging import Page, Paging
-    from asynsched.queries.place import Act
     from asynsched.queries.runs import RunInfo
     from asynsched.store.database import DirectDatabase
 
@@ -191,7 +191,7 @@ class Session:
     def act(self, action: "Callable[Concatenate[Connection, P], Act[T]]", *args: P.args, **kwargs: P.kwargs) -> T:
         """Do something for the user, in one transaction, and wake the schedulers that it concerns."""
         from asynsched.clock import Clock  # it loads anyio
-        from asynsched.queries.place import carry_out
+        from asynsched.queries.context import carry_out
 
         def write(conn: "Connection") -> "Act[T]":
             return carry_out(conn, lambda conn: action(conn, *args, **kwargs), actor=actor(), clock=Clock())

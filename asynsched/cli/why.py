@@ -14,8 +14,8 @@ from asynsched.cli.session import Session
 from asynsched.clock import Clock
 from asynsched.explaining.owners import RULE
 from asynsched.explaining.reason import Explanation, Reason, moment
-from asynsched.queries.late import Late, LateOne, explain_late
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
+from asynsched.queries.late import Late, LateItem, explain_late
 from asynsched.queries.runs import run_named
 from asynsched.queries.why import explain
 from asynsched.states import DagRunState
@@ -41,7 +41,7 @@ def why(session: Session, dag_id: str | None, run_id: str | None, task_id: str |
         _ = session.database  # fails with advice if it does not exist
         home, settings = session.home, session.settings
         late = asyncio.run(
-            _with_database(session, lambda database: explain_late(Place(database, home, settings, Clock())))
+            _with_database(session, lambda database: explain_late(QueryContext(database, home, settings, Clock())))
         )
         return Text([*_late_lines(late)], msgspec.to_builtins(late))
     known_dag_of(session, dag_id)
@@ -73,7 +73,7 @@ def _late_lines(late: Late) -> Iterator[str]:
         yield f"{_late_line(row)}: {row.reason}" if row.reason else _late_line(row)
 
 
-def _late_line(row: LateOne) -> str:
+def _late_line(row: LateItem) -> str:
     since = moment(row.since)
     if row.run_id is None:
         return f"{row.dag_id} was due at {since}"

@@ -9,7 +9,7 @@ import anyio
 from anyio import to_thread
 from msgspec import Meta
 
-from asynsched.client.operation import Instant, Right, Several, operation
+from asynsched.client.operation import Instant, Several, operation
 from asynsched.errors import AsynschedError, NotFound, StoreUnavailable
 from asynsched.explaining.reason import Explanation
 from asynsched.foreground.plugins import PluginRow
@@ -40,6 +40,7 @@ from asynsched.queries import (
 from asynsched.queries.assets import AssetFilter, AssetInfo, EventFilter, EventInfo, QueuedFilter, QueuedInfo
 from asynsched.queries.audit import AuditFilter
 from asynsched.queries.backfills import BackfillDateInfo, BackfillFilter, BackfillInfo, backfill_info
+from asynsched.queries.context import Act, QueryContext
 from asynsched.queries.dag_details import DagDetails, read_details
 from asynsched.queries.dag_versions import SourceInfo, VersionFilter, VersionInfo
 from asynsched.queries.dags import DagFilter, DagInfo, WarningInfo
@@ -50,11 +51,11 @@ from asynsched.queries.import_errors import ImportErrorFilter, ImportErrorInfo
 from asynsched.queries.late import Late, list_late
 from asynsched.queries.log_lines import FoundLine
 from asynsched.queries.paging import USUAL_ROWS, BadRequest, Limit, Page, Paging, Pattern, Range
-from asynsched.queries.place import Act, Place
+from asynsched.queries.permissions import Permission
 from asynsched.queries.plugins import ProviderInfo
 from asynsched.queries.pools import PoolInfo
 from asynsched.queries.preview import Preview
-from asynsched.queries.run_actions import Clear, Trigger
+from asynsched.queries.run_edits import Clear, Trigger
 from asynsched.queries.runs import CallbackInfo, RunFilter, RunInfo
 from asynsched.queries.schedulers import SchedulerInfo
 from asynsched.queries.secrets import ConnectionInfo, VariableInfo
@@ -72,7 +73,7 @@ from asynsched.queries.try_logs import (
     read_tail,
 )
 from asynsched.queries.upcoming import MOST_UPCOMING, UpcomingRun, upcoming
-from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenFilter, TokenInfo, UserInfo
+from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, Scope, TokenFilter, TokenInfo, UserInfo
 from asynsched.queries.why import why
 from asynsched.queries.xcoms import XComFilter, XComInfo, XComValue
 from asynsched.scheduling.creation.backfills import BackfillPlan
@@ -143,7 +144,7 @@ class Client:
             run = await client.wait_run(await client.trigger("etl"))
     """
 
-    _find_place: Callable[[], Place]
+    _find_context: Callable[[], QueryContext]
     _actor: str
     _dag_ids: frozenset[str] | None
     _operated: frozenset[str] | None
@@ -171,16 +172,16 @@ class Client:
             await self.remote.close()
 
     @property
-    def _place(self) -> Place:
-        return self._find_place()
+    def _context(self) -> QueryContext:
+        return self._find_context()
 
     async def _ask(self, question: "Callable[Concatenate[Connection, P], T]", *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._place.ask(question, *args, **kwargs)
+        return await self._context.ask(question, *args, **kwargs)
 
     async def _act(
         self, action: "Callable[Concatenate[Connection, P], Act[T]]", *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._place.act(self._actor, action, *args, **kwargs)
+        return await self._context.act(self._actor, action, *args, **kwargs)
 
     # DAGs
 
@@ -220,29 +221,29 @@ class Client:
     @operation("GET /dags/{dag_id}/details", is_large=True)
     async def get_dag_details(self, dag_id: str) -> DagDetails:
         """Return an active DAG with its tasks, its edges and its params, in the newest version."""
-        return await read_details(self._place, dag_id, self._dag_ids)
+        return await read_details(self._context, dag_id, self._dag_ids)
 
-    @operation("DELETE /dags/{dag_id}", right="operate", status=204)
+    @operation("DELETE /dags/{dag_id}", permission=Permission.OPERATE, status=204)
     async def delete_dag(self, dag_id: str) -> None:
         """Delete a DAG that has left its file, with its runs and their logs."""
-        await run_actions.delete_dag(self._place, self._actor, dag_id)
+        await run_actions.delete_dag(self._context, self._actor, dag_id)
 
-    @operation("POST /dags/{dag_id}/reparse", right="operate", status=202)
+    @operation("POST /dags/{dag_id}/reparse", permission=Permission.OPERATE, status=202)
     async def reparse(self, dag_id: str) -> DagInfo:
         """Let the scheduler parse a DAG's file again, even if it has not changed."""
         found = await self.get_dag(dag_id)
         await self._act(dags.parse_again, found.file, dag_id)
         return found
 
-    @operation("POST /dags/{dag_id}/pause", right="operate")
+    @operation("POST /dags/{dag_id}/pause", permission=Permission.OPERATE)
     async def pause(self, dag_id: str) -> DagInfo:
         """Pause a DAG: it gets no run, and none of its tasks begins."""
-        return await self._act(dags.pause_dag, dag_id, paused=True, now=self._place.clock.now())
+        return await self._act(dags.pause_dag, dag_id, paused=True, now=self._context.clock.now())
 
-    @operation("POST /dags/{dag_id}/unpause", right="operate")
+    @operation("POST /dags/{dag_id}/unpause", permission=Permission.OPERATE)
     async def unpause(self, dag_id: str) -> DagInfo:
         """Unpause a DAG: its due runs are created, and its tasks begin."""
-        return await self._act(dags.pause_dag, dag_id, paused=False, now=self._place.clock.now())
+        return await self._act(dags.pause_dag, dag_id, paused=False, now=self._context.clock.now())
 
     @operation(
         "GET /dags/{dag_id}/upcoming",
@@ -263,7 +264,7 @@ class Client:
             n: How many at most.
             now: As if it were that instant.
         """
-        return await upcoming(self._place, dag_id, n, now=now)
+        return await upcoming(self._context, dag_id, n, now=now)
 
     @operation("GET /tags")
     async def list_tags(
@@ -280,7 +281,7 @@ class Client:
     # Runs
 
     @operation(
-        "POST /dags/{dag_id}/runs", right="operate", status=202,
+        "POST /dags/{dag_id}/runs", permission=Permission.OPERATE, status=202,
         arguments={"conf": {"day": "2026-01-31"}},
         answer={"dag_id": "etl", "run_id": "manual__2026-02-01T08:00:00+00:00"},
     )  # fmt: skip
@@ -307,13 +308,13 @@ class Client:
             note: About the run, for people.
             run_after: The earliest start; by default at once.
         """
-        if self._place.until_known is not None:
-            await self._place.until_known(dag_id)
+        if self._context.until_known is not None:
+            await self._context.until_known(dag_id)
         wanted = Trigger(
             run_id=run_id, logical_date=logical_date, is_of_now=has_logical_date, conf=conf or {},
             partition_key=partition_key, note=note, run_after=run_after,
         )  # fmt: skip
-        return (await run_actions.trigger_run(self._place, self._actor, dag_id, wanted)).key
+        return (await run_actions.trigger_run(self._context, self._actor, dag_id, wanted)).key
 
     @operation("GET /runs", arguments={"dag_id": "etl", "state": ["failed"], "since": "2026-01-31T00:00:00Z"})
     async def list_runs(
@@ -354,7 +355,7 @@ class Client:
             seconds: That time.
         """
         with anyio.move_on_after(seconds):
-            async with aclosing(run_actions.wait_for_run(self._place, run_key(run))) as states:
+            async with aclosing(run_actions.wait_for_run(self._context, run_key(run))) as states:
                 async for _ in states:
                     pass
         return await self.get_run(run)
@@ -371,7 +372,7 @@ class Client:
             except AsynschedError as exc:
                 if not self._will_pass(exc):
                     raise
-                await (self._place.clock if self.remote is None else self.remote.clock).sleep(RETRY_PAUSE)
+                await (self._context.clock if self.remote is None else self.remote.clock).sleep(RETRY_PAUSE)
         return found
 
     def _will_pass(self, error: AsynschedError) -> bool:
@@ -384,25 +385,25 @@ class Client:
 
         A DAG names them by `@result`, by `add_result`, or by the value that its `@dag` function returns.
         """
-        return await xcoms.read_results(self._place, run_key(run))
+        return await xcoms.read_results(self._context, run_key(run))
 
-    @operation("POST /dags/{dag_id}/runs/{run_id}/cancel", right="operate")
+    @operation("POST /dags/{dag_id}/runs/{run_id}/cancel", permission=Permission.OPERATE)
     async def cancel(self, run: AnyRun) -> RunInfo:
         """End a run that is queued or running: its tries are killed, waiting tasks are skipped, and the run fails."""
-        await run_actions.cancel_run(self._place, self._actor, run_key(run))
+        await run_actions.cancel_run(self._context, self._actor, run_key(run))
         return await self.get_run(run)
 
-    @operation("POST /dags/{dag_id}/runs/{run_id}/mark", right="operate", arguments={"state": "success"})
-    async def mark_run(self, run: AnyRun, state: run_actions.MarkedAs) -> RunInfo:
+    @operation("POST /dags/{dag_id}/runs/{run_id}/mark", permission=Permission.OPERATE, arguments={"state": "success"})
+    async def mark_run(self, run: AnyRun, state: run_edits.MarkedAs) -> RunInfo:
         """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
 
         Running tasks are killed.
         """
-        await run_actions.mark_run(self._place, self._actor, run_key(run), state)
+        await run_actions.mark_run(self._context, self._actor, run_key(run), state)
         return await self.get_run(run)
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/clear", right="operate", is_large=True,
+        "POST /dags/{dag_id}/runs/{run_id}/clear", permission=Permission.OPERATE, is_large=True,
         arguments={"task_ids": ["load"], "downstream": True},
         answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
     )  # fmt: skip
@@ -436,9 +437,11 @@ class Client:
             latest=latest,
         )  # fmt: skip
         if dry_run:
-            now = self._place.clock.now()
+            now = self._context.clock.now()
             return await self._ask(run_actions.preview_clear, run_key(run), request, now=now)
-        return (await run_actions.clear_tasks(self._place, self._actor, run_key(run), Clear(request=request))).instances
+        return (
+            await run_actions.clear_tasks(self._context, self._actor, run_key(run), Clear(request=request))
+        ).instances
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/callbacks")
     async def list_callbacks(
@@ -448,16 +451,20 @@ class Client:
         await self.get_run(run)
         return await self._ask(runs.list_callbacks, run_key(run), Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("PUT /dags/{dag_id}/runs/{run_id}/note", right="operate", arguments={"text": "The file came late."})
+    @operation(
+        "PUT /dags/{dag_id}/runs/{run_id}/note",
+        permission=Permission.OPERATE,
+        arguments={"text": "The file came late."},
+    )
     async def note_run(self, run: AnyRun, text: str) -> RunInfo:
         """Note something about a run, in place of an earlier note; an empty text removes it."""
-        await run_actions.note_run(self._place, self._actor, run_key(run), text)
+        await run_actions.note_run(self._context, self._actor, run_key(run), text)
         return await self.get_run(run)
 
-    @operation("DELETE /dags/{dag_id}/runs/{run_id}", right="operate", status=204)
+    @operation("DELETE /dags/{dag_id}/runs/{run_id}", permission=Permission.OPERATE, status=204)
     async def delete_run(self, run: AnyRun) -> None:
         """Delete a run that has ended, or has not begun, with its tasks, XComs and logs."""
-        await run_actions.delete_run(self._place, self._actor, run_key(run))
+        await run_actions.delete_run(self._context, self._actor, run_key(run))
 
     # Tasks
 
@@ -507,25 +514,25 @@ class Client:
             try_number: By default the newest.
         """
         info = await self.get_task(task)
-        number = await newest_try(self._place, info) if try_number is None else try_number
+        number = await newest_try(self._context, info) if try_number is None else try_number
         return await self._ask(fields_of_try, info.id, number)
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/links")
     async def links(self, task: AnyTask) -> dict[str, str | None]:
         """Return the addresses of a task instance's work in other systems, by their names; null: none was stored."""
-        return await xcoms.list_links(self._place, task_key(task))
+        return await xcoms.list_links(self._context, task_key(task))
 
     @operation(
-        "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/note", right="operate",
+        "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/note", permission=Permission.OPERATE,
         arguments={"text": "Slow since Monday."},
     )  # fmt: skip
     async def note_task(self, task: AnyTask, text: str) -> TaskInstanceInfo:
         """Note something about a task instance, in place of an earlier note; an empty text removes it."""
-        await self._act(run_edits.note_task, task_key(task), text, self._actor, self._place.clock.now())
+        await self._act(run_edits.store_task_note, task_key(task), text, self._actor, self._context.clock.now())
         return await self.get_task(task)
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/tasks/mark", right="operate", is_large=True,
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/mark", permission=Permission.OPERATE, is_large=True,
         arguments={"task_ids": ["load"], "state": "success"},
         answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
     )  # fmt: skip
@@ -552,12 +559,12 @@ class Client:
         """
         request = MarkTasks(tuple(task_ids), state, upstream=upstream, downstream=downstream, map_index=map_index)
         if dry_run:
-            now = self._place.clock.now()
-            return await self._ask(run_actions.preview, run_key(run), request, now=now)
-        return (await task_actions.mark_tasks(self._place, self._actor, run_key(run), Mark(request))).instances
+            now = self._context.clock.now()
+            return await self._ask(run_edits.preview, run_key(run), request, now=now)
+        return (await task_actions.mark_tasks(self._context, self._actor, run_key(run), Mark(request))).instances
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/force", right="operate",
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/force", permission=Permission.OPERATE,
         arguments={"ignore": ["trigger_rule"]},
     )  # fmt: skip
     async def force(
@@ -586,7 +593,7 @@ class Client:
             key.task_id, key.map_index, tuple(sorted(IGNORABLE if ignore_all else ignore)),
             ignore_state or ignore_all, ignore_retry_period or ignore_all,
         )  # fmt: skip
-        await task_actions.force_task(self._place, self._actor, key.run, request)
+        await task_actions.force_task(self._context, self._actor, key.run, request)
         return await self.get_task(task)
 
     @operation("GET /questions")
@@ -603,7 +610,7 @@ class Client:
         return await self._ask(hitl.list_waiting, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/answer", right="operate",
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/answer", permission=Permission.OPERATE,
         arguments={"task_id": "approve", "options": ["Approve"]},
     )  # fmt: skip
     async def answer(
@@ -616,8 +623,8 @@ class Client:
             params: Values of the params that it asks for; others keep their defaults.
         """
         key = task_key(task)
-        read = await hitl.read_before(self._place, key, hitl.reading(options, params or {}))
-        now = self._place.clock.now()
+        read = await hitl.read_before(self._context, key, hitl.reading(options, params or {}))
+        now = self._context.clock.now()
         await self._act(hitl.answer, key, read, user=self._actor, now=now)
         return await self.get_task(task)
 
@@ -642,7 +649,7 @@ class Client:
             n_bytes: How long the part may be.
         """
         return await read_log(
-            self._place, task_key(task), await self._try(task, try_number), start=start, n_bytes=n_bytes
+            self._context, task_key(task), await self._try(task, try_number), start=start, n_bytes=n_bytes
         )
 
     @operation(
@@ -656,7 +663,7 @@ class Client:
         Args:
             try_number: By default the newest.
         """
-        return tuple(await find_in_log(self._place, task_key(task), await self._try(task, try_number), text))
+        return tuple(await find_in_log(self._context, task_key(task), await self._try(task, try_number), text))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/range", arguments={"first": 100, "last": 199})
     async def log_lines(
@@ -676,7 +683,7 @@ class Client:
         """
         if last is not None and last < first:
             raise BadRequest(f"The last line, {last}, is before the first, {first}.")
-        return await read_lines(self._place, task_key(task), await self._try(task, try_number), first, last)
+        return await read_lines(self._context, task_key(task), await self._try(task, try_number), first, last)
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/tail", arguments={"n_lines": 20})
     async def log_tail(
@@ -692,11 +699,11 @@ class Client:
             n_lines: How many at most.
             try_number: By default the newest.
         """
-        return await read_tail(self._place, task_key(task), await self._try(task, try_number), n_lines)
+        return await read_tail(self._context, task_key(task), await self._try(task, try_number), n_lines)
 
     async def _try(self, task: AnyTask, wanted: int | None) -> int:
         """Return the number of a try: by default of the newest, or of the first one before that has begun."""
-        return wanted or max(1, await newest_try(self._place, await self.get_task(task)))
+        return wanted or max(1, await newest_try(self._context, await self.get_task(task)))
 
     @operation("GET /xcoms", arguments={"dag_id": "etl", "run_id": "first", "task_id": "load"})
     async def xcoms(
@@ -720,10 +727,10 @@ class Client:
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", is_large=True)
     async def get_xcom(self, task: AnyTask, key: str = "return_value") -> XComValue:
         """Return an XCom with its value, as it travels between tasks."""
-        return await xcoms.get_xcom(self._place, task_key(task), key)
+        return await xcoms.get_xcom(self._context, task_key(task), key)
 
     @operation(
-        "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", right="operate",
+        "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", permission=Permission.OPERATE,
         arguments={"key": "rows", "value": 1200},
     )  # fmt: skip
     async def set_xcom(self, task: AnyTask, key: str, value: Any) -> XComInfo:
@@ -732,11 +739,11 @@ class Client:
         Args:
             value: Of JSON.
         """
-        return await self._act(xcoms.put_xcom, task_key(task), key, value, now=self._place.clock.now())
+        return await self._act(xcoms.put_xcom, task_key(task), key, value, now=self._context.clock.now())
 
     @operation(
-        "DELETE /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", right="operate", status=204,
-        arguments={"key": "rows"},
+        "DELETE /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", permission=Permission.OPERATE,
+        status=204, arguments={"key": "rows"},
     )  # fmt: skip
     async def delete_xcom(self, task: AnyTask, key: str) -> None:
         """Delete an XCom of a task instance."""
@@ -764,7 +771,7 @@ class Client:
     # Backfills and assets
 
     @operation(
-        "POST /dags/{dag_id}/backfills", right="operate", status=201,
+        "POST /dags/{dag_id}/backfills", permission=Permission.OPERATE, status=201,
         arguments={"dag_id": "daily", "from_date": "2026-01-01T00:00:00Z", "to_date": "2026-01-31T00:00:00Z"},
     )  # fmt: skip
     async def backfill(
@@ -795,10 +802,10 @@ class Client:
             dag_id, from_date, to_date, reprocess=reprocess, is_reverse=is_reverse, max_active_runs=max_active_runs,
             conf=conf or {}, keeps_version=keeps_version,
         )  # fmt: skip
-        return backfill_info(await backfills.make_backfill(self._place, self._actor, plan))
+        return backfill_info(await backfills.make_backfill(self._context, self._actor, plan))
 
     @operation(
-        "POST /dags/{dag_id}/backfills/plan", right="operate", is_large=True,
+        "POST /dags/{dag_id}/backfills/plan", permission=Permission.OPERATE, is_large=True,
         arguments={"dag_id": "daily", "from_date": "2026-01-01T00:00:00Z", "to_date": "2026-01-31T00:00:00Z"},
     )  # fmt: skip
     async def plan_backfill(
@@ -819,7 +826,7 @@ class Client:
             is_reverse: Whether the newest date comes first.
         """
         plan = BackfillPlan(dag_id, from_date, to_date, reprocess=reprocess, is_reverse=is_reverse)
-        return tuple(map(backfills.planned_date, await backfills.plan_backfill(self._place, plan)))
+        return tuple(map(backfills.planned_date, await backfills.plan_backfill(self._context, plan)))
 
     @operation("GET /backfills")
     async def list_backfills(
@@ -858,17 +865,19 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(backfills.list_dates, backfill_id, paging)
 
-    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate", arguments={"paused": True})
+    @operation(
+        "POST /dags/{dag_id}/backfills/{backfill_id}/pause", permission=Permission.OPERATE, arguments={"paused": True}
+    )
     async def pause_backfill(self, dag_id: str, backfill_id: int, *, paused: bool = True) -> BackfillInfo:
         """Start no further runs of a backfill, or go on; its active runs continue."""
         await self.get_backfill(dag_id, backfill_id)
         return backfill_info(await self._act(backfills.pause_backfill, backfill_id, paused=paused))
 
-    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/cancel", right="operate")
+    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/cancel", permission=Permission.OPERATE)
     async def cancel_backfill(self, dag_id: str, backfill_id: int) -> BackfillInfo:
         """End a backfill: its queued runs count as failed, its running ones continue."""
         await self.get_backfill(dag_id, backfill_id)
-        now = self._place.clock.now()
+        now = self._context.clock.now()
         return backfill_info(await self._act(backfills.cancel_backfill, backfill_id, actor=self._actor, now=now))
 
     @operation("GET /assets")
@@ -901,7 +910,9 @@ class Client:
         wanted = EventFilter(asset_id=asset_id, seen_dags=self._dag_ids)
         return await self._ask(assets.list_events, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("POST /assets/{asset_id}/events", right="operate", status=201, arguments={"extra": {"rows": 1200}})
+    @operation(
+        "POST /assets/{asset_id}/events", permission=Permission.OPERATE, status=201, arguments={"extra": {"rows": 1200}}
+    )
     async def asset_changed(
         self, asset_id: int, extra: Mapping[str, Any] | None = None, *, partition_key: str | None = None
     ) -> EventInfo:
@@ -911,11 +922,11 @@ class Client:
             extra: JSON values that describe the update; tasks find them in the event.
             partition_key: The partition that was updated.
         """
-        now = self._place.clock.now()
+        now = self._context.clock.now()
         return await self._act(assets.create_event, asset_id, extra or {}, partition_key=partition_key, now=now)
 
     @operation(
-        "POST /assets/{asset_id}/materialize", right="operate", status=202,
+        "POST /assets/{asset_id}/materialize", permission=Permission.OPERATE, status=202,
         arguments={"conf": {"day": "2026-01-31"}},
         answer={"dag_id": "etl", "run_id": "manual__2026-02-01T08:00:00+00:00"},
     )  # fmt: skip
@@ -931,7 +942,7 @@ class Client:
         if self._operated is not None and dag_id not in self._operated:
             raise NotFound("DAG that updates the asset, and that you may operate,", str(asset_id))
         wanted = Trigger(is_of_now=True, conf=conf or {}, run_type=DagRunType.ASSET_MATERIALIZATION)
-        return (await run_actions.trigger_run(self._place, self._actor, dag_id, wanted)).key
+        return (await run_actions.trigger_run(self._context, self._actor, dag_id, wanted)).key
 
     @operation("GET /assets/queued", arguments={"dag_id": "etl"})
     async def list_queued_events(
@@ -952,7 +963,7 @@ class Client:
         wanted = QueuedFilter(dag_id=dag_id, asset_id=asset_id, before=before, seen_dags=self._dag_ids)
         return await self._ask(assets.list_queued, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("DELETE /dags/{dag_id}/assets/queued", right="operate", arguments={"asset_id": 7})
+    @operation("DELETE /dags/{dag_id}/assets/queued", permission=Permission.OPERATE, arguments={"asset_id": 7})
     async def delete_queued_events(
         self, dag_id: str, asset_id: int | None = None, *, before: Instant | None = None
     ) -> int:
@@ -984,7 +995,7 @@ class Client:
             task_id: A task of the run; None asks about the run.
             map_index: Which instance of a mapped task; -1 for other tasks.
         """
-        return await why(self._place, dag_id, run_id, task_id, map_index, self._dag_ids)
+        return await why(self._context, dag_id, run_id, task_id, map_index, self._dag_ids)
 
     @operation("GET /late")
     async def list_late(self) -> Late:
@@ -992,7 +1003,7 @@ class Client:
 
         The answer is some seconds old at most, longer if many runs are active.
         """
-        return await list_late(self._place, self._dag_ids)
+        return await list_late(self._context, self._dag_ids)
 
     @operation(
         "POST /simulate", arguments={"start": "2026-03-01T00:00:00Z", "end": "2026-04-01T00:00:00Z", "pools": {"db": 4}}
@@ -1028,11 +1039,11 @@ class Client:
                 raise NotFound("DAG", dag_id)
             await self.get_dag(dag_id)
         return await simulate(
-            self._place, start, end, duration=duration, failure_rate=failure_rate, seed=seed, pools=pools,
+            self._context, start, end, duration=duration, failure_rate=failure_rate, seed=seed, pools=pools,
             unpause=unpause, dag_id=dag_id, seconds=seconds, seen_dags=self._dag_ids,
         )  # fmt: skip
 
-    @operation("POST /preview", right="operate", arguments={"where": "origin/faster-etl", "hours": 24})
+    @operation("POST /preview", permission=Permission.OPERATE, arguments={"where": "origin/faster-etl", "hours": 24})
     async def preview(
         self,
         where: str,
@@ -1049,7 +1060,7 @@ class Client:
             hours: Simulate this span of time from now on; 0 for no simulation.
             pools: Slots of pools that exist or will, by name.
         """
-        return await preview_commit(self._place, where, against, hours=hours, pools=dict(pools or {}))
+        return await preview_commit(self._context, where, against, hours=hours, pools=dict(pools or {}))
 
     # Pools, variables and connections
 
@@ -1067,7 +1078,7 @@ class Client:
         return await self._ask(pools.get_pool, name)
 
     @operation(
-        "PUT /pools/{name:path}", right="operate",
+        "PUT /pools/{name:path}", permission=Permission.OPERATE,
         arguments={"name": "db", "slots": 4, "description": "Connections to the warehouse."},
         answer={
             "name": "db", "slots": 4, "description": "Connections to the warehouse.", "include_deferred": False,
@@ -1086,12 +1097,12 @@ class Client:
         """
         return await self._act(pools.set_pool, name, slots, description=description, include_deferred=include_deferred)
 
-    @operation("DELETE /pools/{name:path}", right="operate", arguments={"name": "db"})
+    @operation("DELETE /pools/{name:path}", permission=Permission.OPERATE, arguments={"name": "db"})
     async def delete_pool(self, name: str) -> PoolInfo:
         """Delete a pool, which is returned. Tasks that name it wait until a pool of that name exists again."""
         return await self._act(pools.delete_pool, name)
 
-    @operation("GET /variables", right="operate")
+    @operation("GET /variables", permission=Permission.OPERATE)
     async def list_variables(
         self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[VariableInfo]:
@@ -1100,7 +1111,7 @@ class Client:
         return await self._ask(secrets.list_variables, Pattern(pattern), paging)
 
     @operation(
-        "GET /variables/{key:path}", right="operate",
+        "GET /variables/{key:path}", permission=Permission.OPERATE,
         arguments={"key": "shop/region"},
         answer={"key": "shop/region", "value": "eu", "description": ""},
     )  # fmt: skip
@@ -1108,17 +1119,21 @@ class Client:
         """Return a variable; the value of one whose name sounds secret is hidden."""
         return await self._ask(secrets.get_variable, key)
 
-    @operation("PUT /variables/{key:path}", right="operate", arguments={"key": "shop/region", "value": "eu"})
+    @operation(
+        "PUT /variables/{key:path}", permission=Permission.OPERATE, arguments={"key": "shop/region", "value": "eu"}
+    )
     async def set_variable(self, key: str, value: str, *, description: str = "") -> VariableInfo:
         """Create or replace a variable."""
         return await self._act(secrets.set_variable, key, value, description)
 
-    @operation("DELETE /variables/{key:path}", right="operate", status=204, arguments={"key": "shop/region"})
+    @operation(
+        "DELETE /variables/{key:path}", permission=Permission.OPERATE, status=204, arguments={"key": "shop/region"}
+    )
     async def delete_variable(self, key: str) -> None:
         """Delete a variable."""
         await self._act(secrets.delete_variable, key)
 
-    @operation("GET /connections", right="operate")
+    @operation("GET /connections", permission=Permission.OPERATE)
     async def list_connections(
         self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[ConnectionInfo]:
@@ -1126,13 +1141,13 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(secrets.list_connections, Pattern(pattern), paging)
 
-    @operation("GET /connections/{conn_id:path}", right="operate")
+    @operation("GET /connections/{conn_id:path}", permission=Permission.OPERATE)
     async def get_connection(self, conn_id: str) -> ConnectionInfo:
         """Return a connection, without its secrets."""
         return await self._ask(secrets.get_connection, conn_id)
 
     @operation(
-        "POST /connections/{conn_id:path}", right="administer", status=201,
+        "POST /connections/{conn_id:path}", permission=Permission.ADMINISTER, status=201,
         arguments={"parts": {"conn_type": "postgres", "host": "db", "login": "etl", "port": 5432}},
     )  # fmt: skip
     async def add_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
@@ -1143,7 +1158,9 @@ class Client:
         """
         return await self._act(secrets.create_connection, conn_id, parts)
 
-    @operation("PATCH /connections/{conn_id:path}", right="administer", arguments={"parts": {"host": "db2"}})
+    @operation(
+        "PATCH /connections/{conn_id:path}", permission=Permission.ADMINISTER, arguments={"parts": {"host": "db2"}}
+    )
     async def change_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
         """Change some parts of a connection; the others stay, and so does a secret that is given as its mask `***`.
 
@@ -1152,14 +1169,14 @@ class Client:
         """
         return await self._act(secrets.change_connection, conn_id, parts)
 
-    @operation("DELETE /connections/{conn_id:path}", right="administer", status=204)
+    @operation("DELETE /connections/{conn_id:path}", permission=Permission.ADMINISTER, status=204)
     async def delete_connection(self, conn_id: str) -> None:
         """Delete a connection."""
         await self._act(secrets.delete_connection, conn_id)
 
     # Users and tokens
 
-    @operation("GET /users", right="administer")
+    @operation("GET /users", permission=Permission.ADMINISTER)
     async def list_users(
         self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[UserInfo]:
@@ -1171,13 +1188,13 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(users.list_users, Pattern(pattern), paging)
 
-    @operation("GET /users/{name:path}", right="administer")
+    @operation("GET /users/{name:path}", permission=Permission.ADMINISTER)
     async def get_user(self, name: str) -> UserInfo:
         """Return a user."""
         return await self._ask(users.get_user, name)
 
     @operation(
-        "POST /users", right="administer", status=201,
+        "POST /users", permission=Permission.ADMINISTER, status=201,
         arguments={"name": "ada", "roles": ["operator"], "password": "a long secret"},
     )  # fmt: skip
     async def create_user(self, name: str, roles: Several[str], *, password: str | None = None) -> UserInfo:
@@ -1188,54 +1205,57 @@ class Client:
             password: None: the user signs in at a proxy or a provider, or has tokens only.
         """
         hashed = None if password is None else await to_thread.run_sync(users.hash_password, password)
-        now = self._place.clock.now()
+        now = self._context.clock.now()
         return await self._act(users.create_user, name, roles, password=hashed, now=now)
 
-    @operation("PUT /users/{name:path}/roles", right="administer", arguments={"roles": ["operator"]})
+    @operation("PUT /users/{name:path}/roles", permission=Permission.ADMINISTER, arguments={"roles": ["operator"]})
     async def set_user_roles(self, name: str, roles: Several[str]) -> UserInfo:
         """Give a user other roles, which count from the next request on; without any, the user is disabled."""
         return await self._act(users.set_roles, name, roles) if roles else await self.disable_user(name)
 
-    @operation("POST /users/{name:path}/disable", right="administer")
+    @operation("POST /users/{name:path}/disable", permission=Permission.ADMINISTER)
     async def disable_user(self, name: str) -> UserInfo:
         """Take all roles from a user, and end the sessions and tokens. `set_user_roles` gives roles again."""
         return await self._act(users.disable_user, name)
 
-    @operation("DELETE /users/{name:path}", right="administer", status=204)
+    @operation("DELETE /users/{name:path}", permission=Permission.ADMINISTER, status=204)
     async def delete_user(self, name: str) -> None:
         """Delete a user, with all sessions and tokens."""
         await self._act(users.delete_user, name)
 
     @operation(
-        "PUT /users/{name:path}/password", right="administer", status=204, arguments={"password": "a long secret"}
+        "PUT /users/{name:path}/password",
+        permission=Permission.ADMINISTER,
+        status=204,
+        arguments={"password": "a long secret"},
     )
     async def set_user_password(self, name: str, password: str) -> None:
         """Give a user another password, and end the sessions; personal tokens stay."""
         hashed = await to_thread.run_sync(users.hash_password, password)
         await self._act(users.set_password, name, password=hashed)
 
-    @operation("GET /users/{name:path}/sessions", right="administer")
+    @operation("GET /users/{name:path}/sessions", permission=Permission.ADMINISTER)
     async def list_user_sessions(
         self, name: str, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[TokenInfo]:
         """List the browsers in which a user is signed in."""
-        wanted = TokenFilter(now=self._place.clock.now(), owner=name)
+        wanted = TokenFilter(now=self._context.clock.now(), owner=name)
         return await self._ask(users.list_sessions, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("DELETE /users/{name:path}/sessions/{session_id}", right="administer", status=204)
+    @operation("DELETE /users/{name:path}/sessions/{session_id}", permission=Permission.ADMINISTER, status=204)
     async def end_user_session(self, name: str, session_id: int) -> None:
         """Sign one of a user's browsers out."""
         await self._act(users.end_session, session_id, name)
 
-    @operation("GET /users/{name:path}/tokens", right="administer")
+    @operation("GET /users/{name:path}/tokens", permission=Permission.ADMINISTER)
     async def list_user_tokens(
         self, name: str, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[TokenInfo]:
         """List a user's tokens for programs that have not expired, without their secrets."""
-        wanted = TokenFilter(now=self._place.clock.now(), owner=name)
+        wanted = TokenFilter(now=self._context.clock.now(), owner=name)
         return await self._ask(users.list_tokens, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("DELETE /users/{name:path}/tokens/{token_id}", right="administer", status=204)
+    @operation("DELETE /users/{name:path}/tokens/{token_id}", permission=Permission.ADMINISTER, status=204)
     async def end_user_token(self, name: str, token_id: int) -> None:
         """End one of a user's tokens immediately."""
         await self._act(users.delete_token, token_id, name)
@@ -1245,7 +1265,7 @@ class Client:
         self, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[TokenInfo]:
         """List the browsers in which you are signed in."""
-        wanted = self._own_issuer.own(self._place.clock.now())
+        wanted = self._own_issuer.own(self._context.clock.now())
         return await self._ask(users.list_sessions, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("DELETE /sessions/{session_id}", status=204)
@@ -1258,7 +1278,7 @@ class Client:
         self, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[TokenInfo]:
         """List your own tokens for programs that have not expired, without their secrets."""
-        wanted = self._own_issuer.own(self._place.clock.now())
+        wanted = self._own_issuer.own(self._context.clock.now())
         return await self._ask(users.list_tokens, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("POST /tokens", status=201, arguments={"label": "nightly report", "scope": "view", "days": 30})
@@ -1266,7 +1286,7 @@ class Client:
         self,
         label: str = "",
         *,
-        scope: Right = "view",
+        scope: Scope = "view",
         dag_ids: Several[str] | None = None,
         days: Annotated[float, Meta(gt=0, le=LONGEST_TOKEN.days)] = 90,
     ) -> NewToken:
@@ -1281,7 +1301,7 @@ class Client:
             days: Its lifetime.
         """
         return await self._act(
-            users.issue_token, self._own_issuer, label, scope=scope, dag_ids=dag_ids, now=self._place.clock.now(),
+            users.issue_token, self._own_issuer, label, scope=scope, dag_ids=dag_ids, now=self._context.clock.now(),
             lasts=timedelta(days=days),
         )  # fmt: skip
 
@@ -1396,12 +1416,12 @@ class Client:
     async def list_schedulers(self) -> tuple[SchedulerInfo, ...]:
         """List the schedulers that have not stopped, with the number of runs and task instances that each has."""
         rows = await self._ask(schedulers.unended)
-        return await to_thread.run_sync(schedulers.with_states, rows, self._place.clock.now())
+        return await to_thread.run_sync(schedulers.with_states, rows, self._context.clock.now())
 
-    @operation("GET /plugins", right="operate")
+    @operation("GET /plugins", permission=Permission.OPERATE)
     async def list_plugins(self) -> tuple[PluginRow, ...]:
         """List the plugins and policies, and the errors of others. A process loads them for the answer."""
-        return tuple(await plugins.list_plugins(self._place.settings))
+        return tuple(await plugins.list_plugins(self._context.settings))
 
     @operation("GET /providers")
     async def list_providers(self) -> tuple[ProviderInfo, ...]:
@@ -1411,7 +1431,7 @@ class Client:
     @operation("GET /health")
     async def health(self) -> Health:
         """Return the health of the home's scheduler: the age of every loop, and its oldest step. Raises NotServing."""
-        return await to_thread.run_sync(health_of_home, self._place.home)
+        return await to_thread.run_sync(health_of_home, self._context.home)
 
     async def events(
         self, since: int | None = None, *, dag_id: str | None = None, run_id: str | None = None
@@ -1429,7 +1449,7 @@ class Client:
                 async for event in events:
                     yield event
             return
-        feed = self._place.feed
+        feed = self._context.feed
         if feed is None:
             raise NoEvents
         async with feed.read(since, dag_id=dag_id, run_id=run_id) as reader:
@@ -1441,7 +1461,7 @@ class LocalClient(Client):
     """A client that answers in this process.
 
     Args:
-        find_place: Returns where it answers.
+        find_context: Returns the context in which it answers.
         actor: For the audit.
         dag_ids: The DAGs that lists may show; None: all.
         issuer: Makes the actor's tokens; None: they can have none.
@@ -1450,14 +1470,14 @@ class LocalClient(Client):
 
     def __init__(
         self,
-        find_place: Callable[[], Place],
+        find_context: Callable[[], QueryContext],
         actor: str,
         dag_ids: frozenset[str] | None = None,
         issuer: Issuer | None = None,
         operated: frozenset[str] | None = None,
     ) -> None:
         self.remote = None
-        self._find_place, self._actor, self._issuer = find_place, actor, issuer
+        self._find_context, self._actor, self._issuer = find_context, actor, issuer
         self._dag_ids, self._operated = dag_ids, operated
 
 

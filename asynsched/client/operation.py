@@ -20,7 +20,6 @@ from typing import (
     Annotated,
     Any,
     Concatenate,
-    Literal,
     ParamSpec,
     TypeVar,
     Union,
@@ -36,6 +35,7 @@ from asynsched.authoring.json_values import check_json
 from asynsched.errors import DagError
 from asynsched.keys import key_of
 from asynsched.queries.paging import BadRequest
+from asynsched.queries.permissions import Permission
 
 if TYPE_CHECKING:
     from asynsched.client.client import Client
@@ -44,8 +44,6 @@ PREFIX = "/api/asynsched/v1"
 """Where an application has this API."""
 P = ParamSpec("P")
 T = TypeVar("T")
-Right = Literal["view", "operate", "administer"]
-"""The right that a user needs, to the DAG that the path names or in general; each includes those before it."""
 Several = list[T] | tuple[T, ...]
 """The type of an argument that takes several values. The method gets them as a tuple."""
 Instant = Annotated[datetime, Meta(tz=True)]
@@ -64,7 +62,7 @@ class Operation:
     Args:
         request: The method and the path, such as `GET /dags/{dag_id}`.
         function: The method: answers here.
-        right: Who may.
+        permission: What a user needs, for the DAG that the path names or in general.
         status: Of a good answer.
         arguments: An example; what it does not name of the path is in PATH_EXAMPLES.
         answer: An example of what it returns, as JSON values.
@@ -76,7 +74,7 @@ class Operation:
         request: str,
         function: Callable[..., Awaitable[Any]],
         *,
-        right: Right,
+        permission: Permission,
         status: int,
         arguments: Mapping[str, Any],
         answer: Any,
@@ -85,7 +83,7 @@ class Operation:
         self.method, self.path = request.split(" ")
         self.function = function
         self.name = function.__name__
-        self.right = right
+        self.permission = permission
         self.status = status
         self.arguments = {name: PATH_EXAMPLES[name] for name in IN_PATH.findall(self.path)} | dict(arguments)
         self.answer = answer
@@ -246,7 +244,7 @@ Method = Callable[Concatenate["Client", P], Awaitable[T]]
 def operation(
     request: str,
     *,
-    right: Right = "view",
+    permission: Permission = Permission.VIEW,
     status: int = 200,
     arguments: Mapping[str, Any] | None = None,
     answer: Any = UNSET,
@@ -256,8 +254,9 @@ def operation(
 
     def make(function: Method[P, T]) -> Callable[Concatenate["Client", P], Coroutine[Any, Any, T]]:
         made = Operation(
-            request, function, right=right, status=status, arguments=arguments or {}, answer=answer, is_large=is_large
-        )
+            request, function, permission=permission, status=status, arguments=arguments or {}, answer=answer,
+            is_large=is_large,
+        )  # fmt: skip
         OPERATIONS[made.name] = made
 
         @wraps(function)

@@ -150,8 +150,8 @@ def run_in_foreground(
     earlier = current_supervisor()
     with ExitStack() as stack:
         stack.callback(set_supervisor, earlier)
-        names = _names_of_home(stack) if earlier is None else earlier
-        supervisor = MemorySupervisor(*values_of_files(variable_file, connection_file), names)
+        outer = _supervisor_of_home(stack) if earlier is None else earlier
+        supervisor = MemorySupervisor(*values_of_files(variable_file, connection_file), outer)
         supervisor.run = facts.dag_id, facts.run_id
         set_supervisor(supervisor)
         stack.enter_context(served_in_program())
@@ -159,16 +159,16 @@ def run_in_foreground(
         return ForegroundDriver(dag, facts, supervisor, mark_success_pattern, check_interruption).drive()
 
 
-def _names_of_home(stack: ExitStack) -> Supervisor | None:
+def _supervisor_of_home(stack: ExitStack) -> Supervisor | None:
     if not os.environ.get("ASYNSCHED_HOME"):
         return None
     with own_sandbox():
-        from asynsched.foreground.stored_names import names_of_home  # it loads the database
+        from asynsched.foreground.home_supervisor import supervisor_of_home  # it loads the database
 
-    names = names_of_home(os.environ)
-    if names is not None:
-        stack.callback(names.close)
-    return names
+    supervisor = supervisor_of_home(os.environ)
+    if supervisor is not None:
+        stack.callback(supervisor.close)
+    return supervisor
 
 
 def _run_facts(

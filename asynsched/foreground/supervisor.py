@@ -26,7 +26,7 @@ class MemorySupervisor:
     Args:
         variables: Variables by name; tasks set and delete variables only here.
         connections: Fields of connections by name.
-        names: Knows other variables and connections, and settings.
+        outer: Knows other variables and connections, and settings.
 
     Attributes:
         running_task: The task that runs, and pushes XComs.
@@ -37,7 +37,7 @@ class MemorySupervisor:
         self,
         variables: Mapping[str, str],
         connections: Mapping[str, Mapping[str, Any]],
-        names: Supervisor | None = None,
+        outer: Supervisor | None = None,
     ) -> None:
         self.run: tuple[str, str] | None = None
         """The dag_id and the run_id."""
@@ -47,7 +47,7 @@ class MemorySupervisor:
         self.running_index = UNMAPPED
         self._variables: dict[str, str | None] = dict(variables)
         """None: the run has deleted it."""
-        self._names = names
+        self._outer = outer
         self._connections = connections
         self._xcoms: defaultdict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
         self._task_states: defaultdict[tuple[str, int], dict[str, Any]] = defaultdict(dict)
@@ -65,9 +65,9 @@ class MemorySupervisor:
     @cached_property
     def max_map_length(self) -> int:
         """The most values that a task may return if others are mapped over them."""
-        if self._names is None:
+        if self._outer is None:
             return TaskInstanceFacts().max_map_length
-        length: int = self._names.request("max_map_length")
+        length: int = self._outer.request("max_map_length")
         return length
 
     def keep_result(self, task_id: str, value: Any, map_index: int = UNMAPPED) -> Any:
@@ -121,8 +121,8 @@ class MemorySupervisor:
         return self._mapped(task_id, key, map_indexes)[offset:][:limit]
 
     def _answer_variable_get(self, *, key: str) -> str:
-        if key not in self._variables and self._names is not None:
-            found: str = self._names.request("variable_get", key=key)
+        if key not in self._variables and self._outer is not None:
+            found: str = self._outer.request("variable_get", key=key)
             return found
         value = self._variables.get(key)
         if value is None:
@@ -131,7 +131,7 @@ class MemorySupervisor:
 
     def _answer_variable_keys(self, *, prefix: str) -> list[str]:
         own = {key: value for key, value in self._variables.items() if key.startswith(prefix)}
-        stored = [] if self._names is None else self._names.request("variable_keys", prefix=prefix)
+        stored = [] if self._outer is None else self._outer.request("variable_keys", prefix=prefix)
         return sorted({*stored, *own} - {key for key, value in own.items() if value is None})
 
     def _answer_variable_set(self, *, key: str, value: str, description: str | None = None) -> None:
@@ -144,8 +144,8 @@ class MemorySupervisor:
         """Do nothing: the output goes to the terminal as it is."""
 
     def _answer_connection_get(self, *, conn_id: str) -> Mapping[str, Any]:
-        if conn_id not in self._connections and self._names is not None:
-            found: Mapping[str, Any] = self._names.request("connection_get", conn_id=conn_id)
+        if conn_id not in self._connections and self._outer is not None:
+            found: Mapping[str, Any] = self._outer.request("connection_get", conn_id=conn_id)
             return found
         if conn_id not in self._connections:
             raise SupervisorNotFound(f"there is no connection {conn_id!r}")

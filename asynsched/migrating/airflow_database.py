@@ -19,12 +19,13 @@ from msgspec import Struct
 from sqlalchemy import Connection
 from sqlalchemy.pool import NullPool
 
+from asynsched.authoring.defaults import DEFAULT_POOL
 from asynsched.errors import AsynschedError, SettingsError
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState, DagRunType
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
 from asynsched.store.imported import ImportedRun
-from asynsched.store.schema import DEFAULT_POOL, DagRunRow, TaskInstanceRow
+from asynsched.store.schema import DagRunRow, TaskInstanceRow
 
 T = TypeVar("T")
 BUSY_SECONDS = 10.0

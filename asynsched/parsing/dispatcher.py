@@ -31,10 +31,10 @@ from asynsched.clock import Clock
 from asynsched.errors import SandboxError
 from asynsched.parsing.files import Files, KnownFiles, Stage
 from asynsched.parsing.looks import Look, LookRequest, Step, look_at, next_step, runtime_of, shown
-from asynsched.parsing.names import StoredNames, with_other_options
 from asynsched.parsing.processes.informed_parser import InformedParser, ParseSlots
 from asynsched.parsing.processes.sandbox_parser import options_of_parses, report_of_error, report_of_failure
 from asynsched.parsing.progress import ParseLog, ParsesUnderWay, ReadingProgress
+from asynsched.parsing.readable_secrets import ReadableSecrets, with_other_options
 from asynsched.serialization.schema import ParseReport
 from asynsched.service import Service, until_available
 from asynsched.settings import Settings
@@ -310,7 +310,7 @@ class ParseDispatcher(Service):
         self._channels = channels
         self._database = database
         self._parser = parser
-        self._names = StoredNames(settings.parse, database.read)
+        self._secrets = ReadableSecrets(settings.parse, database.read)
         self._name = None if claims is None else claims.scheduler_id
         self._parses: TaskGroup | None = None
         self._slots = ParseSlots(settings.parse.processes, self.wake)
@@ -358,8 +358,8 @@ class ParseDispatcher(Service):
                 await self._load()
             await self._store(now)
             self._take(now)
-            if names := self._files.to_compare():
-                self._files.note_digests(await self._names.digests(names))
+            if read := self._files.to_compare():
+                self._files.note_digests(await self._secrets.digests(read))
             await self._look(now)
             self._start_parses()
             self._log.statistics(self.known, now)

@@ -19,7 +19,7 @@ from itertools import islice
 from asynsched.channels import FileChanged, FolderScanned, NameChanged
 from asynsched.errors import InvalidTransition
 from asynsched.parsing.looks import SETTLED_SECONDS, TRANSIENT_KINDS, Look, LookRequest, shown
-from asynsched.parsing.names import Key
+from asynsched.parsing.readable_secrets import Key
 from asynsched.store.dags.parse_results import StoredFile
 from asynsched.store.schema import DagFileRow
 from asynsched.timers import Timers, has_come

@@ -7,9 +7,9 @@ import msgspec
 from anyio.to_thread import run_sync
 from msgspec import Struct
 
+from asynsched.queries.context import QueryContext
 from asynsched.queries.own_process import answer_of
 from asynsched.queries.paging import BadRequest
-from asynsched.queries.place import Place
 from asynsched.queries.preview import Preview
 from asynsched.settings import Settings
 
@@ -28,7 +28,7 @@ class PreviewWanted(Struct, frozen=True, kw_only=True):
 
 
 async def preview_commit(
-    place: Place, where: str, against: str | None, *, hours: float, pools: dict[str, int] | None = None
+    context: QueryContext, where: str, against: str | None, *, hours: float, pools: dict[str, int] | None = None
 ) -> Preview:
     """Return the changes that a commit of the DAG folder's repository would make before it is live.
 
@@ -43,8 +43,8 @@ async def preview_commit(
         AsynschedError: There is no such commit, or this takes too long.
     """
     wanted = PreviewWanted(
-        settings=place.settings_elsewhere, where=where, against=against, hours=hours, pools=pools or {},
-        now=place.clock.now(),
+        settings=context.settings_elsewhere, where=where, against=against, hours=hours, pools=pools or {},
+        now=context.clock.now(),
     )  # fmt: skip
     if await run_sync(_names_folder, where) or (against is not None and await run_sync(_names_folder, against)):
         raise BadRequest("Name commits here, such as a branch, a tag or a hash, and not folders of this machine.")

@@ -15,10 +15,11 @@ import anyio
 import msgspec
 from sqlalchemy import Connection
 
+from asynsched.authoring.defaults import DEFAULT_POOL
 from asynsched.errors import AsynschedError, SandboxError, ungrouped
-from asynsched.parsing.names import names_of_home
 from asynsched.parsing.processes.informed_parser import OTHER_SEED, KnownVersion, keep_unstable_versions, would_be_new
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.parsing.readable_secrets import secrets_of_home
 from asynsched.previewing.folders import StateOnDisk, state_on_disk
 from asynsched.queries.preview import ActiveRun, FolderState, LiveState, Load, PoolLoad, Preview, preview, state_of
 from asynsched.queries.version_changes import DagState
@@ -111,8 +112,8 @@ def gather_preview(settings: Settings, wanted: Wanted, *, place: str, now: datet
 
 async def _parse(settings: Settings, questions: ParseQuestions, before: FolderState | None) -> list[ParseReport]:
     """Return the reports of a folder's files, in which, as in a scheduler, unstable fields make no new version."""
-    names = names_of_home(settings)
-    reports = list(await parse_folder(settings, questions, names))
+    secrets = secrets_of_home(settings)
+    reports = list(await parse_folder(settings, questions, secrets))
     hashes = {} if before is None else {dag_id: state.version_hash for dag_id, state in before.dags.items()}
     slots = anyio.Semaphore(settings.parse.processes)
 
@@ -124,7 +125,7 @@ async def _parse(settings: Settings, questions: ParseQuestions, before: FolderSt
                 again = await parser.parse(reports[place].path, asked, hash_seed=OTHER_SEED)
                 reports[place] = keep_unstable_versions(reports[place], again, known)
 
-    async with SandboxParser(settings, names) as parser, anyio.create_task_group() as parses:
+    async with SandboxParser(settings, secrets) as parser, anyio.create_task_group() as parses:
         for place, report in enumerate(reports):
             if before is not None and (changed := would_be_new(report, hashes)):
                 known = {dag_id: KnownVersion(hashes[dag_id], before.dags[dag_id].dag) for dag_id in changed}
@@ -206,7 +207,7 @@ def _with_texts(settings: Settings, before: FolderState, after: FolderState) -> 
 def _with_pools(live: LiveState, pools: Mapping[str, int]) -> LiveState:
     if not pools:
         return live
-    return msgspec.structs.replace(live, pools=(live.pools or frozenset({"default_pool"})) | pools.keys())
+    return msgspec.structs.replace(live, pools=(live.pools or frozenset({DEFAULT_POOL})) | pools.keys())
 
 
 # The simulations

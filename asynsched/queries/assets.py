@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Row
 from asynsched.bell import Hint
 from asynsched.errors import AlreadyExists, NotFound
 from asynsched.keys import DagRunKey
+from asynsched.queries.context import Act
 from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, Page, Paging, Pattern, Range, Sorting, one_of, select_page
-from asynsched.queries.place import Act
 from asynsched.store import assets as store
 from asynsched.store.rows import as_struct, count, fetch_one, length, select_in
 from asynsched.store.schema import (

@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 
 from asynsched.bell import Hint
 from asynsched.errors import AsynschedError, PlanNeeded
+from asynsched.queries.context import Act, QueryContext
 from asynsched.queries.paging import FIRST_PAGE, Page, Paging, Sorting, select_page
-from asynsched.queries.place import Act, Place
 from asynsched.scheduling.creation import backfills as creation
 from asynsched.scheduling.creation.backfills import (
     BackfillPlan,
@@ -117,29 +117,29 @@ def planned_date(date: PlannedDate) -> BackfillDateInfo:
     return BackfillDateInfo(date.info.logical_date, run_id, state, date.exception_reason)
 
 
-async def plan_backfill(place: Place, plan: BackfillPlan) -> list[PlannedDate]:
+async def plan_backfill(context: QueryContext, plan: BackfillPlan) -> list[PlannedDate]:
     """Return the dates of a backfill, in the order in which they would run. Raises NotFound, and DagError."""
-    now = place.clock.now()
-    return await place.ask(plan_dates, plan, now, await _span(place, plan, now))
+    now = context.clock.now()
+    return await context.ask(plan_dates, plan, now, await _span(context, plan, now))
 
 
-async def make_backfill(place: Place, actor: str, plan: BackfillPlan) -> BackfillProgress:
+async def make_backfill(context: QueryContext, actor: str, plan: BackfillPlan) -> BackfillProgress:
     """Create the runs of a backfill. Raises NotFound, DagError, and AlreadyExists if another one has not ended."""
-    now = place.clock.now()
-    span = await _span(place, plan, now)
-    return await place.act(actor, create_backfill, plan, actor=actor, now=now, span=span)
+    now = context.clock.now()
+    span = await _span(context, plan, now)
+    return await context.act(actor, create_backfill, plan, actor=actor, now=now, span=span)
 
 
-async def _span(place: Place, plan: BackfillPlan, now: datetime) -> Span:
+async def _span(context: QueryContext, plan: BackfillPlan, now: datetime) -> Span:
     from anyio.to_thread import run_sync  # commands, which have no loop, import this module too
 
     from asynsched.queries.own_timetables import ask_timetable
 
-    version, file = await place.ask(version_and_file, plan.dag_id)
+    version, file = await context.ask(version_and_file, plan.dag_id)
     try:
         return await run_sync(compute_span, version, plan, now)
     except PlanNeeded:
-        asked = await ask_timetable(place, file, plan.dag_id, question_of(plan), now)
+        asked = await ask_timetable(context, file, plan.dag_id, question_of(plan), now)
         return await run_sync(compute_span, version, plan, now, asked.plan)
 
 

@@ -8,10 +8,10 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from sqlalchemy import Connection
 
+from asynsched.queries.context import QueryContext
 from asynsched.queries.dag_versions import get_serialized
 from asynsched.queries.dags import DagInfo, FileInfo, find_file, get_dag
 from asynsched.queries.import_errors import ImportErrorFilter, all_import_errors
-from asynsched.queries.place import Place
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import TEMPLATE, SerializedParam
 from asynsched.store.rows import in_common
@@ -94,7 +94,7 @@ class _Found(NamedTuple):
     pools: frozenset[str]
 
 
-async def read_details(place: Place, dag_id: str, seen_dags: frozenset[str] | None = None) -> DagDetails:
+async def read_details(context: QueryContext, dag_id: str, seen_dags: frozenset[str] | None = None) -> DagDetails:
     """Return an active DAG with its newest version. Raises NotFound.
 
     Args:
@@ -102,7 +102,7 @@ async def read_details(place: Place, dag_id: str, seen_dags: frozenset[str] | No
     """
     from anyio.to_thread import run_sync  # commands, which have no loop, import this module too
 
-    return await run_sync(_composed, await place.ask(_find, dag_id), seen_dags)
+    return await run_sync(_composed, await context.ask(_find, dag_id), seen_dags)
 
 
 def get_details(conn: Connection, dag_id: str) -> DagDetails:

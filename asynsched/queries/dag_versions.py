@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, Row
 
 from asynsched.errors import NotFound
+from asynsched.queries.context import QueryContext
 from asynsched.queries.paging import FIRST_PAGE, Page, Paging, Sorting, one_of, select_page
-from asynsched.queries.place import Place
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.dags.dags import get_sources, near_dag_ids
@@ -154,11 +154,11 @@ class Structure(NamedTuple):
     dag: SerializedDag
 
 
-async def read_structure(place: Place, dag_id: str, number: int | None = None) -> Structure:
+async def read_structure(context: QueryContext, dag_id: str, number: int | None = None) -> Structure:
     """Return a version of a DAG with its tasks, by default the newest. Raises NotFound."""
     from anyio.to_thread import run_sync  # commands, which have no loop, import this module too
 
-    version, serialized = await place.ask(get_serialized, dag_id, number)
+    version, serialized = await context.ask(get_serialized, dag_id, number)
     return Structure(version, await run_sync(decode_dag, serialized))
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row
 
 from asynsched.bell import Hint
 from asynsched.errors import NotFound
+from asynsched.queries.context import Act
 from asynsched.queries.paging import (
     ANY_TEXT,
     FIRST_PAGE,
@@ -24,7 +25,6 @@ from asynsched.queries.paging import (
     one_of,
     select_page,
 )
-from asynsched.queries.place import Act
 from asynsched.states import DagRunState
 from asynsched.store.dags.dags import DAGS, HAS_ERRORS, DagRow, file_to_ask, near_dag_ids, set_paused
 from asynsched.store.dags.files import get_file

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from asynsched.errors import NotFound
 from asynsched.keys import DagRunKey
 from asynsched.queries.paging import FIRST_PAGE, Page, Paging, Range, Sorting, one_of, select_page
-from asynsched.queries.runs import get_state
+from asynsched.queries.runs import check_run_exists
 from asynsched.store.rows import as_struct, fetch_one
 from asynsched.store.runs.deadlines import STATE
 from asynsched.store.schema import dag_run, deadline
@@ -74,6 +74,6 @@ def get_deadline(conn: Connection, run: DagRunKey, number: int) -> DeadlineInfo:
     is_it = (dag_run.c.dag_id == run.dag_id, dag_run.c.run_id == run.run_id, deadline.c.number == number)
     found = fetch_one(conn, DeadlineInfo, _DEADLINES.where(*is_it))
     if found is None:
-        get_state(conn, *run)  # raises if it is the run that does not exist
+        check_run_exists(conn, *run)
         raise NotFound("deadline", str(number), where=f"the run {run.run_id!r} of the DAG {run.dag_id!r}")
     return found

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 from asynsched.bell import Hint
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey
+from asynsched.queries.context import Act
 from asynsched.queries.dags import get_dag
-from asynsched.queries.place import Act
 from asynsched.queries.run_edits import find_run
 from asynsched.states import DagRunState
 from asynsched.store.dags import dags
@@ -24,14 +24,14 @@ ROWS_AT_ONCE = 5000
 
 
 def delete_part(conn: Connection, key: DagRunKey) -> bool:
-    """Delete some rows of a run; call this until it returns True, then `delete_run`.
+    """Delete some rows of a run; call this until it returns True, then `delete_run_row`.
 
     Raises NotFound, and AsynschedError while the run is running.
     """
     return delete_rows_of(conn, deletable(conn, key).id, max_rows=ROWS_AT_ONCE) < ROWS_AT_ONCE
 
 
-def delete_run(conn: Connection, key: DagRunKey) -> Act[None]:
+def delete_run_row(conn: Connection, key: DagRunKey) -> Act[None]:
     """Delete a run with its remaining rows. Raises NotFound, and AsynschedError while the run is running."""
     dag_runs.delete_run(conn, deletable(conn, key).id)
     return Act(None, "run.delete", Hint("edit", *key))
@@ -53,7 +53,7 @@ def runs_to_delete(conn: Connection, dag_id: str) -> list[str]:
     return newest_run_ids(conn, dag_id, limit=RUNS_AT_ONCE)
 
 
-def delete_dag(conn: Connection, dag_id: str) -> Act[None]:
+def delete_dag_row(conn: Connection, dag_id: str) -> Act[None]:
     """Delete a DAG without runs. Raises the errors of `runs_to_delete`, and AsynschedError if it has got a run."""
     dags.lock_dag(conn, dag_id)
     if runs_to_delete(conn, dag_id):

@@ -14,6 +14,7 @@ from asynsched.authoring.params import NOTSET, Param
 from asynsched.bell import Hint
 from asynsched.errors import AsynschedError, NotFound
 from asynsched.keys import TaskInstanceKey
+from asynsched.queries.context import Act, QueryContext
 from asynsched.queries.paging import (
     FIRST_PAGE,
     BadRequest,
@@ -26,7 +27,6 @@ from asynsched.queries.paging import (
     one_of,
     select_page,
 )
-from asynsched.queries.place import Act, Place
 from asynsched.queries.task_instances import TaskInstanceInfo, get_task_instance, task_instances_of
 from asynsched.scheduling.requests.run_requests import submit_answer
 from asynsched.states import TaskInstanceState
@@ -186,7 +186,7 @@ def reading(options: Sequence[str], params_input: Mapping[str, Any]) -> Read:
     return read
 
 
-async def read_before(place: Place, key: TaskInstanceKey, read: Read) -> Read:
+async def read_before(context: QueryContext, key: TaskInstanceKey, read: Read) -> Read:
     """Return a function for `answer` that has read the answer already, in a thread: no transaction waits for that.
 
     It reads again if the question is another one by then. What `read` raises, the function raises.
@@ -194,7 +194,7 @@ async def read_before(place: Place, key: TaskInstanceKey, read: Read) -> Read:
     from anyio.to_thread import run_sync  # commands, which have no loop, import this module too
 
     try:
-        before = (await place.ask(get_question, key)).asked
+        before = (await context.ask(get_question, key)).asked
     except NotFound:
         return read  # `answer` says what is missing
     found = await run_sync(_result_or_error, read, before)

@@ -19,8 +19,8 @@ from asynsched.explaining.owners import answer_of
 from asynsched.explaining.reason import Explanation
 from asynsched.explaining.snapshot import take_snapshot
 from asynsched.keys import DagRunKey
+from asynsched.queries.context import QueryContext
 from asynsched.queries.overview import LATE_AFTER, MOST_LISTED, next_runs
-from asynsched.queries.place import Place
 from asynsched.queries.serving import long_parses
 from asynsched.queries.why import in_thread, look_for_schedulers
 from asynsched.settings import Settings
@@ -42,7 +42,7 @@ UNDER_WAY = (*SLOT_TASK_STATES, *TIMED_TASK_STATES, *PARKED_TASK_STATES)
 """A run with a task instance in one of these states goes on."""
 
 
-class LateOne(Struct, frozen=True, kw_only=True):
+class LateItem(Struct, frozen=True, kw_only=True):
     """A DAG whose run was due, or a run that does not start or go on.
 
     Attributes:
@@ -67,10 +67,10 @@ class Late(Struct, frozen=True):
     """
 
     at: datetime
-    rows: tuple[LateOne, ...]
+    rows: tuple[LateItem, ...]
     problem: str = ""
 
-    def of_dags(self, dag_ids: frozenset[str] | None, own: Iterable[LateOne]) -> "Late":
+    def of_dags(self, dag_ids: frozenset[str] | None, own: Iterable[LateItem]) -> "Late":
         """Return what concerns some DAGs; None: all.
 
         Args:
@@ -84,13 +84,13 @@ class Late(Struct, frozen=True):
         return Late(self.at, tuple(sorted(rows, key=lambda row: row.since)), self.problem)
 
 
-async def list_late(place: Place, dag_ids: frozenset[str] | None = None) -> Late:
+async def list_late(context: QueryContext, dag_ids: frozenset[str] | None = None) -> Late:
     """Return what is late or stuck of these DAGs (None: all), as it was some seconds ago. Raises StoreUnavailable."""
-    found = await place.recent.get(explain_late, place, lasts=LASTS)
+    found = await context.recent.get(explain_late, context, lasts=LASTS)
     if found is not None and dag_ids is None:
         return found
-    now = place.clock.now()
-    own, _ = await place.ask(_late_ones, now, dag_ids)
+    now = context.clock.now()
+    own, _ = await context.ask(_late_ones, now, dag_ids)
     # Whether a running run is stuck or between two tasks, only its explanation says.
     waiting = tuple(row for row in own if row.state != DagRunState.RUNNING)
     if found is None:
@@ -98,15 +98,15 @@ async def list_late(place: Place, dag_ids: frozenset[str] | None = None) -> Late
     return found.of_dags(dag_ids, waiting)
 
 
-async def explain_late(place: Place) -> Late:
+async def explain_late(context: QueryContext) -> Late:
     """Compute what is late or stuck. Raises StoreUnavailable."""
-    settings, now = place.settings, place.clock.now()
-    rows, runs = await place.ask(_late_ones, now)
-    n_active = await place.ask(_count_active)
+    settings, now = context.settings, context.clock.now()
+    rows, runs = await context.ask(_late_ones, now)
+    n_active = await context.ask(_count_active)
     if not rows:
         return Late(now, ())
     try:
-        return await in_thread(place, lambda database: _explained(database, settings, now, rows, runs, n_active))
+        return await in_thread(context, lambda database: _explained(database, settings, now, rows, runs, n_active))
     except StoreUnavailable:
         raise
     except AsynschedError as exc:
@@ -114,7 +114,7 @@ async def explain_late(place: Place) -> Late:
 
 
 async def _explained(
-    database: Database, settings: Settings, now: datetime, rows: tuple[LateOne, ...],
+    database: Database, settings: Settings, now: datetime, rows: tuple[LateItem, ...],
     runs: dict[DagRunKey, DagRunRow], n_active: int,
 ) -> Late:  # fmt: skip
     unserved, owners = await look_for_schedulers(database, settings, now)
@@ -141,7 +141,7 @@ async def _explained(
     return Late(now, tuple(row for row in found if row is not None), problem)
 
 
-def _with(row: LateOne, explanation: Explanation) -> LateOne | None:
+def _with(row: LateItem, explanation: Explanation) -> LateItem | None:
     """Return a row with its reason; None for a run that was between two tasks."""
     if row.state == DagRunState.RUNNING and not explanation.reasons:
         return None
@@ -152,15 +152,15 @@ def _with(row: LateOne, explanation: Explanation) -> LateOne | None:
 
 def _late_ones(
     conn: Connection, now: datetime, dag_ids: frozenset[str] | None = None
-) -> tuple[tuple[LateOne, ...], dict[DagRunKey, DagRunRow]]:
+) -> tuple[tuple[LateItem, ...], dict[DagRunKey, DagRunRow]]:
     """Return the DAGs and the runs without their reasons, and the rows of the runs; of these DAGs, None: of all."""
     due = [
-        LateOne(dag_id=one.dag_id, run_id=None, state="due", since=one.at)
+        LateItem(dag_id=one.dag_id, run_id=None, state="due", since=one.at)
         for one in next_runs(conn, dag_ids, now, late=True)
     ]
     runs = list(_late_runs(conn, now - LATE_AFTER, dag_ids))
     waiting = [
-        LateOne(
+        LateItem(
             dag_id=row.dag_id, run_id=row.run_id, state=row.state,
             since=row.started_at or max(row.queued_at, row.run_after),
         )

@@ -6,12 +6,13 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection, Row
 
+from asynsched.authoring.defaults import DEFAULT_POOL
 from asynsched.bell import Hint
+from asynsched.queries.context import Act
 from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
-from asynsched.queries.place import Act
 from asynsched.store.rows import count, get_named, in_common
 from asynsched.store.runs import pools as store
-from asynsched.store.schema import DEFAULT_POOL, pool
+from asynsched.store.schema import pool
 
 SORTING = Sorting({"name": pool.c.name, "slots": pool.c.slots}, key=pool.c.name, usual=("name",))
 

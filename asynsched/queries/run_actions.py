@@ -18,9 +18,9 @@ from asynsched.errors import NotFound, StoreUnavailable
 from asynsched.executors.log_removal import remove_logs
 from asynsched.keys import DagRunKey
 from asynsched.queries import deletions, run_edits
+from asynsched.queries.context import QueryContext
 from asynsched.queries.own_timetables import ask_timetable
-from asynsched.queries.place import Place
-from asynsched.queries.run_edits import Clear, MarkedAs, Trigger, find_run, preview
+from asynsched.queries.run_edits import Clear, MarkedAs, Trigger, find_run
 from asynsched.queries.runs import RunInfo, get_state
 from asynsched.scheduling.creation.triggering import check_conf
 from asynsched.scheduling.requests.run_requests import ChangedTask, Submitted, preview_request
@@ -34,65 +34,63 @@ from asynsched.store.runs.task_instances import load_task_instances
 if TYPE_CHECKING:
     from asynsched.clock import Clock
 
-__all__ = [
-    "Clear", "MarkedAs", "Trigger", "cancel_run", "change_run", "clear_tasks", "delete_dag", "delete_run",
-    "mark_run", "names_of", "new_tasks", "note_run", "preview", "preview_clear", "trigger_run", "wait_for_run",
-]  # fmt: skip
-
 LONGEST_WAIT = timedelta(seconds=5)
-"""How long an action waits for the scheduler that owns a run: a task that is killed has some time to end."""
+"""How long an action waits for the scheduler that owns a run: a task that is killed has some time to end.
+
+A command waits longer (`cli/runs.py`): a person who sees that it waits can interrupt it.
+"""
 LOOK_INTERVAL = timedelta(seconds=1)
 """Time between two looks at a run for which somebody waits in a process that reads no changes."""
 _OVER = object()
 """Stands for a step after the last: the scheduler stops."""
 
 
-async def trigger_run(place: Place, actor: str, dag_id: str, wanted: Trigger) -> RunInfo:
+async def trigger_run(context: QueryContext, actor: str, dag_id: str, wanted: Trigger) -> RunInfo:
     """Create a run of a DAG, and return it.
 
     Raises the errors of `create_manual_run`.
     """
-    now, answers = place.clock.now(), AnswersForRun()
+    now, answers = context.clock.now(), AnswersForRun()
     question = wanted.question(now)
-    file = await place.ask(file_to_ask, dag_id, question)
+    file = await context.ask(file_to_ask, dag_id, question)
     if file is not None:
-        answers = (await ask_timetable(place, file, dag_id, question, wanted.date(now) or now)).for_run
-    checked = await check_conf(place.database, dag_id, wanted.conf)
-    return await place.act(actor, run_edits.trigger_run, dag_id, wanted, answers, actor, now, checked)
+        answers = (await ask_timetable(context, file, dag_id, question, wanted.date(now) or now)).for_run
+    checked = await check_conf(context.database, dag_id, wanted.conf)
+    return await context.act(actor, run_edits.store_trigger, dag_id, wanted, answers, actor, now, checked)
 
 
-async def mark_run(place: Place, actor: str, key: DagRunKey, state: MarkedAs) -> Submitted:
+async def mark_run(context: QueryContext, actor: str, key: DagRunKey, state: MarkedAs) -> Submitted:
     """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
 
     Raises NotFound.
     """
     return await change_run(
-        place, key, partial(place.act, actor, run_edits.mark_run, key, state, actor, place.clock.now())
+        context, key, partial(context.act, actor, run_edits.store_mark, key, state, actor, context.clock.now())
     )
 
 
-async def cancel_run(place: Place, actor: str, key: DagRunKey) -> Submitted:
+async def cancel_run(context: QueryContext, actor: str, key: DagRunKey) -> Submitted:
     """End a run that is queued or running: its tries are killed, waiting tasks are skipped, and the run fails.
 
     Raises NotFound, and AsynschedError if it has ended already.
     """
     return await change_run(
-        place, key, partial(place.act, actor, run_edits.edit_run, key, CancelRun(), actor, place.clock.now())
+        context, key, partial(context.act, actor, run_edits.edit_run, key, CancelRun(), actor, context.clock.now())
     )
 
 
-async def note_run(place: Place, actor: str, key: DagRunKey, text: str) -> None:
+async def note_run(context: QueryContext, actor: str, key: DagRunKey, text: str) -> None:
     """Note something about a run, in place of an earlier note; an empty text removes it. Raises NotFound."""
-    await place.act(actor, run_edits.note_run, key, text, actor, place.clock.now())
+    await context.act(actor, run_edits.store_run_note, key, text, actor, context.clock.now())
 
 
-async def clear_tasks(place: Place, actor: str, key: DagRunKey, wanted: Clear) -> Submitted:
+async def clear_tasks(context: QueryContext, actor: str, key: DagRunKey, wanted: Clear) -> Submitted:
     """Run tasks of a run again. One that has ended without task instances is queued again, as a whole.
 
     Raises NotFound, and AsynschedError.
     """
-    now = place.clock.now()
-    return await change_run(place, key, partial(place.act, actor, run_edits.clear_tasks, key, wanted, actor, now))
+    now = context.clock.now()
+    return await change_run(context, key, partial(context.act, actor, run_edits.store_clear, key, wanted, actor, now))
 
 
 def preview_clear(conn: Connection, key: DagRunKey, request: ClearTasks, *, now: datetime) -> tuple[ChangedTask, ...]:
@@ -110,43 +108,43 @@ def new_tasks(conn: Connection, key: DagRunKey) -> tuple[str, ...]:
     return tuple(sorted({task.task_id for task in decode_dag(version.serialized).tasks} - known))
 
 
-async def delete_run(place: Place, actor: str, key: DagRunKey) -> None:
+async def delete_run(context: QueryContext, actor: str, key: DagRunKey) -> None:
     """Delete a run that has ended, or has not begun, with its rows and logs.
 
     A large run goes in several transactions. Raises NotFound, and AsynschedError while the run is running.
     """
-    while not await place.database.write(deletions.delete_part, key):
+    while not await context.database.write(deletions.delete_part, key):
         pass
-    await place.act(actor, deletions.delete_run, key)
-    await run_sync(partial(remove_logs, are_archived=bool(place.settings.log.store)), place.home, [key])
+    await context.act(actor, deletions.delete_run_row, key)
+    await run_sync(partial(remove_logs, are_archived=bool(context.settings.log.store)), context.home, [key])
 
 
-async def delete_dag(place: Place, actor: str, dag_id: str) -> None:
+async def delete_dag(context: QueryContext, actor: str, dag_id: str) -> None:
     """Delete a DAG that has left its file, with its runs and their logs.
 
     Raises NotFound, and AsynschedError while its file has it, or one of its runs is running.
     """
-    while run_ids := await place.ask(deletions.runs_to_delete, dag_id):
+    while run_ids := await context.ask(deletions.runs_to_delete, dag_id):
         for run_id in run_ids:
-            await delete_run(place, actor, DagRunKey(dag_id, run_id))
-    await place.act(actor, deletions.delete_dag, dag_id)
+            await delete_run(context, actor, DagRunKey(dag_id, run_id))
+    await context.act(actor, deletions.delete_dag_row, dag_id)
 
 
 async def wait_for_run(
-    place: Place, key: DagRunKey, *, interval: timedelta = timedelta(seconds=60)
+    context: QueryContext, key: DagRunKey, *, interval: timedelta = timedelta(seconds=60)
 ) -> AsyncGenerator[str, None]:
     """Yield the state of a run now, after each change, and after each interval without one, until it has ended.
 
     A process that reads no changes looks at the run each second. Raises NotFound.
     """
-    told = (await place.ask(get_state, *key)).state
+    told = await context.ask(get_state, *key)
     if told in FINISHED_RUN_STATES:
         yield told
         return
-    async with _changes_of(place, key) as changes:
+    async with _changes_of(context, key) as changes:
         told_at: float | None = None
         while True:
-            state, now = (await place.ask(get_state, *key)).state, place.clock.monotonic()
+            state, now = await context.ask(get_state, *key), context.clock.monotonic()
             if told_at is None or state != told or now >= told_at + interval.total_seconds():
                 told, told_at = state, now
                 yield state
@@ -158,12 +156,12 @@ async def wait_for_run(
 
 
 @asynccontextmanager
-async def _changes_of(place: Place, key: DagRunKey) -> AsyncIterator[AsyncIterator[object]]:
+async def _changes_of(context: QueryContext, key: DagRunKey) -> AsyncIterator[AsyncIterator[object]]:
     """Yield an iterator with a step for each moment at which a run may have changed."""
-    if place.feed is None:
-        yield _Looks(place.clock)
+    if context.feed is None:
+        yield _Looks(context.clock)
     else:
-        async with place.following(key) as changes:
+        async with context.following(key) as changes:
             yield changes
 
 
@@ -177,17 +175,17 @@ class _Looks(AsyncIterator[None]):
         await self._clock.sleep(LOOK_INTERVAL)
 
 
-async def change_run(place: Place, key: DagRunKey, act: Callable[[], Awaitable[Submitted]]) -> Submitted:
+async def change_run(context: QueryContext, key: DagRunKey, act: Callable[[], Awaitable[Submitted]]) -> Submitted:
     """Do an action on a run, and wait a while until the scheduler that owns the run has done it, if one does."""
-    if place.feed is None:
+    if context.feed is None:
         return await act()
-    async with place.following(key) as changes:
+    async with context.following(key) as changes:
         done = await act()
         if done.request_id is None:
             return done
         # The request is stored. After an error, its caller would repeat it.
         with anyio.move_on_after(LONGEST_WAIT.total_seconds()), suppress(StoreUnavailable):
-            while await place.ask(is_open, done.request_id):
+            while await context.ask(is_open, done.request_id):
                 if await anext(changes, _OVER) is _OVER:
                     return done
             return Submitted(done.instances)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from asynsched.bell import Hint
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey, TaskInstanceKey
-from asynsched.queries.place import Act
+from asynsched.queries.context import Act
 from asynsched.queries.runs import RunInfo, get_run, no_such_run
 from asynsched.scheduling.requests.run_requests import (
     ChangedTask,
@@ -76,7 +76,7 @@ class Trigger(Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-def trigger_run(
+def store_trigger(
     conn: Connection, dag_id: str, wanted: Trigger, answers: AnswersForRun, actor: str, now: datetime,
     checked: "CheckedConf | None" = None,
 ) -> Act[RunInfo]:  # fmt: skip
@@ -108,7 +108,7 @@ def edit_run(conn: Connection, key: DagRunKey, request: RunRequest, actor: str, 
     return Act(done, action_of(request), Hint("edit", *key), detail=detail_of(request))
 
 
-def mark_run(conn: Connection, key: DagRunKey, state: MarkedAs, actor: str, now: datetime) -> Act[Submitted]:
+def store_mark(conn: Connection, key: DagRunKey, state: MarkedAs, actor: str, now: datetime) -> Act[Submitted]:
     """Mark a run as ended, or queue an ended one again with its tasks as they are. Raises the errors of `edit_run`."""
     if state != "queued":
         return edit_run(conn, key, MarkRun(state), actor, now)
@@ -130,7 +130,7 @@ class Clear(Struct, frozen=True, kw_only=True):
     prevent_running: bool = False
 
 
-def clear_tasks(conn: Connection, key: DagRunKey, wanted: Clear, actor: str, now: datetime) -> Act[Submitted]:
+def store_clear(conn: Connection, key: DagRunKey, wanted: Clear, actor: str, now: datetime) -> Act[Submitted]:
     """Run tasks of a run again; one that has ended without any is queued again. Raises the errors of `edit_run`."""
     run = find_run(conn, key)
     if not load_task_instances(conn, run.id):
@@ -147,14 +147,14 @@ def clear_tasks(conn: Connection, key: DagRunKey, wanted: Clear, actor: str, now
     return act
 
 
-def note_run(conn: Connection, key: DagRunKey, text: str, actor: str, now: datetime) -> Act[None]:
+def store_run_note(conn: Connection, key: DagRunKey, text: str, actor: str, now: datetime) -> Act[None]:
     """Note something about a run, in place of an earlier note; an empty text removes it. Raises NotFound."""
     _note(conn, find_run(conn, key), text, actor, now)
     # The hint names the run for the audit; a scheduler finds nothing changed.
     return Act(None, "run.note", Hint("edit", *key))
 
 
-def note_task(conn: Connection, key: TaskInstanceKey, text: str, actor: str, now: datetime) -> Act[None]:
+def store_task_note(conn: Connection, key: TaskInstanceKey, text: str, actor: str, now: datetime) -> Act[None]:
     """Note something about a task instance, in place of an earlier note; an empty text removes it. Raises NotFound."""
     from asynsched.queries.task_instances import get_task_instance  # commands that change runs need not load it
 

@@ -323,20 +323,18 @@ def list_callbacks(conn: Connection, run: DagRunKey, paging: Paging = FIRST_PAGE
     return Page(tuple(as_struct(CallbackInfo, row) for row in rows), after)
 
 
-class EndedAs(Struct, frozen=True):
-    """The state of a run: all that somebody who waits for it needs."""
-
-    id: int
-    state: str
-
-
-def get_state(conn: Connection, dag_id: str, run_id: str) -> EndedAs:
+def get_state(conn: Connection, dag_id: str, run_id: str) -> str:
     """Return the state of a run. Raises NotFound."""
-    query = sa.select(dag_run.c.id, dag_run.c.state).where(dag_run.c.dag_id == dag_id, dag_run.c.run_id == run_id)
-    row = conn.execute(query).first()
-    if row is None:
+    query = sa.select(dag_run.c.state).where(dag_run.c.dag_id == dag_id, dag_run.c.run_id == run_id)
+    state: str | None = conn.scalar(query)
+    if state is None:
         raise no_such_run(conn, dag_id, run_id)
-    return EndedAs(row.id, row.state)
+    return state
+
+
+def check_run_exists(conn: Connection, dag_id: str, run_id: str) -> None:
+    """Raise NotFound if there is no such run."""
+    get_state(conn, dag_id, run_id)
 
 
 def run_info(row: "Row[Any]") -> RunInfo:

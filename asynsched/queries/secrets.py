@@ -18,8 +18,8 @@ from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.masking import MASK, redact
 from asynsched.bell import Hint
 from asynsched.errors import AlreadyExists, StoreError
+from asynsched.queries.context import Act
 from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
-from asynsched.queries.place import Act
 from asynsched.store import secrets as store
 from asynsched.store.rows import count, existing_names, length
 from asynsched.store.schema import VariableRow, connection, variable

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from anyio.to_thread import run_sync
 
+from asynsched.queries.context import QueryContext
 from asynsched.queries.own_process import answer_of
 from asynsched.queries.paging import BadRequest
-from asynsched.queries.place import Place
 from asynsched.simulation.wanted import SpanWanted
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ LONGEST_SPAN = timedelta(days=366)
 
 
 async def simulate(
-    place: Place,
+    context: QueryContext,
     start: datetime,
     end: datetime,
     *,
@@ -55,7 +55,7 @@ async def simulate(
     if not start < end <= start + LONGEST_SPAN:
         raise BadRequest(f"The span must end after its start, and be of {LONGEST_SPAN.days} days at most.")
     wanted = SpanWanted(
-        settings=place.settings_elsewhere, start=start, end=end, duration=duration, failure_rate=failure_rate,
+        settings=context.settings_elsewhere, start=start, end=end, duration=duration, failure_rate=failure_rate,
         seed=seed, pools=dict(pools or {}), unpause=unpause, dag_id=dag_id, seconds=seconds,
     )  # fmt: skip
     content = await answer_of("asynsched.simulation", msgspec.json.encode(wanted), command="asynsched simulate")

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from asynsched.bell import Hint
 from asynsched.keys import DagRunKey
+from asynsched.queries.context import Act, QueryContext
 from asynsched.queries.paging import BadRequest, Range
-from asynsched.queries.place import Act, Place
 from asynsched.queries.run_actions import change_run
 from asynsched.queries.run_edits import edit_run, find_run
 from asynsched.scheduling.requests.run_requests import Submitted, action_of, detail_of, submit_request
@@ -38,20 +38,22 @@ class Mark(Struct, frozen=True):
     note: str | None = None
 
 
-async def mark_tasks(place: Place, actor: str, key: DagRunKey, wanted: Mark) -> Submitted:
+async def mark_tasks(context: QueryContext, actor: str, key: DagRunKey, wanted: Mark) -> Submitted:
     """Mark and note task instances of a run.
 
     Raises NotFound, and AsynschedError if the run has no such instance.
     """
-    return await change_run(place, key, partial(place.act, actor, _mark, key, wanted, actor, place.clock.now()))
+    return await change_run(context, key, partial(context.act, actor, _mark, key, wanted, actor, context.clock.now()))
 
 
-async def force_task(place: Place, actor: str, key: DagRunKey, request: ForceTask) -> Submitted:
+async def force_task(context: QueryContext, actor: str, key: DagRunKey, request: ForceTask) -> Submitted:
     """Start a task instance, and ignore some of its dependencies.
 
     Raises NotFound, and AsynschedError if the run has no such instance, or its state forbids it.
     """
-    return await change_run(place, key, partial(place.act, actor, edit_run, key, request, actor, place.clock.now()))
+    return await change_run(
+        context, key, partial(context.act, actor, edit_run, key, request, actor, context.clock.now())
+    )
 
 
 def _mark(conn: Connection, key: DagRunKey, wanted: Mark, actor: str, now: datetime) -> Act[Submitted]:

@@ -20,11 +20,11 @@ from asynsched.executors.own_threads import in_own_thread
 from asynsched.executors.store_calls import THREAD
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
+from asynsched.queries.context import QueryContext
 from asynsched.queries.events import Missed
 from asynsched.queries.file_events import FollowedFiles, Follower
 from asynsched.queries.log_lines import FoundLine, find_lines, start_of_line, start_of_tail
 from asynsched.queries.log_sources import LogSource, opened_log
-from asynsched.queries.place import Place
 from asynsched.queries.task_instances import TaskInstanceInfo, is_try_over, list_tries, number_of_newest_try
 from asynsched.queries.turns import turns
 from asynsched.states import SLOT_TASK_STATES
@@ -66,7 +66,7 @@ class LogPart(Struct, frozen=True):
 
 
 async def read_log(
-    place: Place, key: TaskInstanceKey, try_number: int, *, start: int = 0, n_bytes: int = MOST_BYTES
+    context: QueryContext, key: TaskInstanceKey, try_number: int, *, start: int = 0, n_bytes: int = MOST_BYTES
 ) -> LogPart:
     """Return a part of a try's log.
 
@@ -74,20 +74,20 @@ async def read_log(
     not answer.
     """
     # Read after the state: the log of a try that is over is whole.
-    state = await _state(place, key, try_number)
-    return await _part(place, key, try_number, state, start, n_bytes)
+    state = await _state(context, key, try_number)
+    return await _part(context, key, try_number, state, start, n_bytes)
 
 
 async def read_log_end(
-    place: Place, key: TaskInstanceKey, try_number: int, *, n_bytes: int = MOST_BYTES, until: int | None = None
+    context: QueryContext, key: TaskInstanceKey, try_number: int, *, n_bytes: int = MOST_BYTES, until: int | None = None
 ) -> LogPart:
     """Return the end of a try's log, or the part before the byte `until`. Raises the errors of `read_log`."""
-    state = await _state(place, key, try_number)
+    state = await _state(context, key, try_number)
     read = partial(_read_end, until, min(n_bytes, MOST_BYTES), state.is_over)
-    return await _from_log(place, key, try_number, state, read)
+    return await _from_log(context, key, try_number, state, read)
 
 
-async def read_tail(place: Place, key: TaskInstanceKey, try_number: int, n_lines: int) -> LogPart:
+async def read_tail(context: QueryContext, key: TaskInstanceKey, try_number: int, n_lines: int) -> LogPart:
     """Return the last lines of a try's log, MOST_BYTES of them at most. Raises the errors of `find_in_log`."""
 
     def read(log: LogSource | None, is_over: bool) -> LogPart:
@@ -95,11 +95,11 @@ async def read_tail(place: Place, key: TaskInstanceKey, try_number: int, n_lines
         found = _read_end(None, MOST_BYTES, is_over, log)
         return found if start <= found.start else _read(start, MOST_BYTES, is_over, log)
 
-    return await _search(place, key, try_number, read)
+    return await _search(context, key, try_number, read)
 
 
 async def read_lines(
-    place: Place, key: TaskInstanceKey, try_number: int, first: int, last: int | None = None
+    context: QueryContext, key: TaskInstanceKey, try_number: int, first: int, last: int | None = None
 ) -> LogPart:
     """Return lines of a try's log by their numbers, MOST_BYTES of them at most. Raises the errors of `find_in_log`.
 
@@ -116,57 +116,57 @@ async def read_lines(
                 n_bytes = min(start_of_line(log, last - first + 2, start=start) - start, MOST_BYTES)
         return _read(start, n_bytes, is_over, log)
 
-    return await _search(place, key, try_number, read)
+    return await _search(context, key, try_number, read)
 
 
-async def find_in_log(place: Place, key: TaskInstanceKey, try_number: int, wanted: str) -> list[FoundLine]:
+async def find_in_log(context: QueryContext, key: TaskInstanceKey, try_number: int, wanted: str) -> list[FoundLine]:
     """Return the first lines of a log that have a text, in either case.
 
     Raises the errors of `read_log`, and AsynschedError if many searches are waiting: each reads a whole log.
     """
-    return await _search(place, key, try_number, lambda log, _: [] if log is None else find_lines(log, wanted))
+    return await _search(context, key, try_number, lambda log, _: [] if log is None else find_lines(log, wanted))
 
 
 async def _search(
-    place: Place, key: TaskInstanceKey, try_number: int, read: Callable[[LogSource | None, bool], T]
+    context: QueryContext, key: TaskInstanceKey, try_number: int, read: Callable[[LogSource | None, bool], T]
 ) -> T:
     """Read much of a log, in a thread and in turn; `read` learns whether the try is over."""
-    state = await _state(place, key, try_number)
+    state = await _state(context, key, try_number)
 
     def search() -> T:
-        with opened_log(place.home, place.settings, log_path(key, try_number)) as log:
+        with opened_log(context.home, context.settings, log_path(key, try_number)) as log:
             return read(log, state.is_over)
 
     return await in_own_thread(search, turns("searches of logs", SEARCHES_AT_ONCE), THREAD)
 
 
 async def follow_log(
-    place: Place, key: TaskInstanceKey, try_number: int, *, start: int, n_bytes: int = MOST_BYTES
+    context: QueryContext, key: TaskInstanceKey, try_number: int, *, start: int, n_bytes: int = MOST_BYTES
 ) -> AsyncGenerator[LogPart, None]:
     """Yield a log from a byte on, and what is appended to it, until its try is over: the last part says so.
 
     Close the generator when you leave it early. Raises the errors of `read_log`.
     """
-    path, has_news = place.home / LOGS / log_path(key, try_number), True
-    following = nullcontext() if place.feed is None else place.following(key.run)
-    with _followed().follow(path, place.home) as follower:
+    path, has_news = context.home / LOGS / log_path(key, try_number), True
+    following = nullcontext() if context.feed is None else context.following(key.run)
+    with _followed().follow(path, context.home) as follower:
         async with following as changes:
             while True:
                 is_reported = follower.begin_look()
                 # Read after the state: the log of a try that is over is whole.
                 if has_news:
-                    state = await _state(place, key, try_number)
-                while (part := await _part(place, key, try_number, state, start, n_bytes, joins_parts=False)).text:
+                    state = await _state(context, key, try_number)
+                while (part := await _part(context, key, try_number, state, start, n_bytes, joins_parts=False)).text:
                     start = part.end
                     yield part
                     if part.is_last:
                         return
                 if part.is_last:
                     yield part
-                if part.is_last or (place.feed is not None and place.feed.has_ended):
+                if part.is_last or (context.feed is not None and context.feed.has_ended):
                     return
                 has_news = await _has_news(follower, changes, key, LONGEST_PAUSE if is_reported else BLIND_PAUSE)
-                await place.clock.sleep(PAUSE)
+                await context.clock.sleep(PAUSE)
 
 
 async def _has_news(
@@ -208,9 +208,9 @@ def _followed() -> FollowedFiles:
         return files
 
 
-async def newest_try(place: Place, info: TaskInstanceInfo) -> int:
+async def newest_try(context: QueryContext, info: TaskInstanceInfo) -> int:
     """Return the number of the newest try that has begun; 0 before the first."""
-    return await run_sync(number_of_newest_try, place.home, info)
+    return await run_sync(number_of_newest_try, context.home, info)
 
 
 class _TryState(Struct, frozen=True):
@@ -220,32 +220,36 @@ class _TryState(Struct, frozen=True):
     may_be_archived: bool
 
 
-async def _state(place: Place, key: TaskInstanceKey, number: int) -> _TryState:
+async def _state(context: QueryContext, key: TaskInstanceKey, number: int) -> _TryState:
     """Return the state of a try. Raises NotFound if there is no such try."""
-    found = await place.ask(list_tries, key)
-    newest = await newest_try(place, found.of)
+    found = await context.ask(list_tries, key)
+    newest = await newest_try(context, found.of)
     # A try that is about to begin has an empty log.
     if number != newest and all(one.try_number != number for one in found.tries):
         raise NotFound("try", str(number), where=f"the task instance {key.task_id!r} of the run {key.run_id!r}")
     is_busy = found.of.state in SLOT_TASK_STATES and number >= found.of.try_number
-    return _TryState(is_try_over(found.of, number, newest), bool(place.settings.log.store) and not is_busy)
+    return _TryState(is_try_over(found.of, number, newest), bool(context.settings.log.store) and not is_busy)
 
 
 async def _part(
-    place: Place, key: TaskInstanceKey, number: int, state: _TryState, start: int, n_bytes: int, *,
+    context: QueryContext, key: TaskInstanceKey, number: int, state: _TryState, start: int, n_bytes: int, *,
     joins_parts: bool = True,
 ) -> LogPart:  # fmt: skip
     read = partial(_read, start, min(n_bytes, MOST_BYTES), state.is_over)
-    return await _from_log(place, key, number, state, read, joins_parts=joins_parts)
+    return await _from_log(context, key, number, state, read, joins_parts=joins_parts)
 
 
 async def _from_log(
-    place: Place, key: TaskInstanceKey, number: int, state: _TryState, read: Callable[[LogSource | None], T], *,
-    joins_parts: bool = True,
+    context: QueryContext, key: TaskInstanceKey, number: int, state: _TryState, read: Callable[[LogSource | None], T],
+    *, joins_parts: bool = True,
 ) -> T:  # fmt: skip
     """Read from a log, in a thread: from that in the home, or else from the store, whose readers take turns."""
     opened = partial(
-        opened_log, place.home, place.settings, log_path(key, number), joins_parts=joins_parts and state.may_be_archived
+        opened_log,
+        context.home,
+        context.settings,
+        log_path(key, number),
+        joins_parts=joins_parts and state.may_be_archived,
     )
 
     def read_here() -> T | None:

@@ -8,8 +8,8 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 from sqlalchemy import Connection
 
+from asynsched.queries.context import QueryContext
 from asynsched.queries.own_timetables import ask_timetable
-from asynsched.queries.place import Place
 from asynsched.scheduling.creation.scheduled_runs import MAX_EXISTING, runs_after
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import ParsedDag, SerializedDag, TimetableQuestion
@@ -90,7 +90,9 @@ def read_schedule(conn: Connection, dag_id: str) -> StoredSchedule:
     return StoredSchedule(dag, row.file_path, timetable, last, made)
 
 
-async def upcoming(place: Place, dag_id: str, n: int = 1, *, now: datetime | None = None) -> tuple[UpcomingRun, ...]:
+async def upcoming(
+    context: QueryContext, dag_id: str, n: int = 1, *, now: datetime | None = None
+) -> tuple[UpcomingRun, ...]:
     """Return the runs that the scheduler would create next if the clock stood still; also of a paused DAG.
 
     Args:
@@ -101,11 +103,11 @@ async def upcoming(place: Place, dag_id: str, n: int = 1, *, now: datetime | Non
         NotFound: There is no such DAG.
         DagError: Its schedule cannot be computed; an author's own timetable has no answer.
     """
-    at, n = now or place.clock.now(), min(n, MOST_UPCOMING)
-    schedule = await place.ask(read_schedule, dag_id)
+    at, n = now or context.clock.now(), min(n, MOST_UPCOMING)
+    schedule = await context.ask(read_schedule, dag_id)
     answer = None
     if schedule.is_asked:
-        answer = await ask_timetable(place, schedule.file, dag_id, schedule.question(n), at)
+        answer = await ask_timetable(context, schedule.file, dag_id, schedule.question(n), at)
     return tuple(await run_sync(schedule.next_runs, n, at, answer))
 
 

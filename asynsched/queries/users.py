@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
 from msgspec import UNSET, Struct, UnsetType
@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 
 from asynsched.clock import new_token
 from asynsched.errors import AsynschedError, NotFound, did_you_mean
+from asynsched.queries.context import Act
 from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
-from asynsched.queries.place import Act
 from asynsched.store import users as store
 from asynsched.store.dags.dags import find_dag
 from asynsched.store.rows import as_struct, near_names
@@ -20,8 +20,10 @@ from asynsched.store.schema import TokenRow, UserRow, token, user
 
 ROLES = ("viewer", "operator", "admin")
 """The roles with rights to everything. Any other name has only the rights that DAGs' `access_control` gives it."""
-SCOPES = ("view", "operate", "administer")
-"""The most that a token allows, the least first."""
+Scope = Literal["view", "operate", "administer"]
+"""The most that a token allows: the name of a Permission."""
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+"""The least first."""
 SECRET_PREFIX = "asynsched_"  # noqa: S105 - finders of leaked secrets know it by this
 LONGEST_TOKEN = timedelta(days=3660)
 LINK_LIFETIME = timedelta(days=1)

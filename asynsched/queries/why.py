@@ -20,7 +20,7 @@ from asynsched.explaining.owners import Owners, no_scheduler
 from asynsched.explaining.reason import Explanation, Reason, visible
 from asynsched.explaining.snapshot import take_snapshot
 from asynsched.keys import DagRunKey, TaskInstanceKey, instance_name
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.queries.runs import no_such_run
 from asynsched.queries.serving import long_parses, owners_of
 from asynsched.queries.task_instances import absence, get_task_instance
@@ -45,7 +45,7 @@ MOST_AT_ONCE = 2
 
 
 async def why(
-    place: Place,
+    context: QueryContext,
     dag_id: str,
     run_id: str | None = None,
     task_id: str | None = None,
@@ -64,9 +64,9 @@ async def why(
         NotFound: There is no such DAG, run or task; carries the nearest names. A DAG whose file is gone keeps its runs.
         AsynschedError: The task has no instance of that map index.
     """
-    settings, now = place.settings, place.clock.now()
+    settings, now = context.settings, context.clock.now()
     found = await in_thread(
-        place, lambda database: explain(database, settings, now, dag_id, run_id, task_id, map_index)
+        context, lambda database: explain(database, settings, now, dag_id, run_id, task_id, map_index)
     )
     return msgspec.structs.replace(found, reasons=visible(found.reasons, seen_dags))
 
@@ -78,13 +78,13 @@ class Dependency(Struct, frozen=True):
     reason: str
 
 
-async def list_dependencies(place: Place, key: TaskInstanceKey) -> tuple[Dependency, ...]:
+async def list_dependencies(context: QueryContext, key: TaskInstanceKey) -> tuple[Dependency, ...]:
     """Return the reasons why a task instance is not queued yet; none once it is. Raises NotFound."""
-    info = await place.ask(get_task_instance, key)
+    info = await context.ask(get_task_instance, key)
     if info.state not in (None, TaskInstanceState.SCHEDULED):
         return ()
-    settings, now = place.settings, place.clock.now()
-    return await in_thread(place, lambda database: _dependencies(database, settings, now, key))
+    settings, now = context.settings, context.clock.now()
+    return await in_thread(context, lambda database: _dependencies(database, settings, now, key))
 
 
 async def _dependencies(
@@ -105,12 +105,12 @@ def _task(run: ActiveRun, task_id: str, map_index: int) -> ActiveTask | None:
     return run.instances.get(task_id, {}).get(map_index)
 
 
-async def in_thread(place: Place, explain: Callable[[Database], Coroutine[Any, Any, T]]) -> T:
+async def in_thread(context: QueryContext, explain: Callable[[Database], Coroutine[Any, Any, T]]) -> T:
     """Run what takes a snapshot in a thread, on an event loop of its own, with the database of this one.
 
     Raises AsynschedError if many wait for their turn already.
     """
-    database = _OtherLoop(place.database, asyncio.get_running_loop())
+    database = _OtherLoop(context.database, asyncio.get_running_loop())
     return await to_thread.run_sync(lambda: asyncio.run(explain(database)), limiter=turns("explanations", MOST_AT_ONCE))
 
 

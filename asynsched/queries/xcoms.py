@@ -14,6 +14,7 @@ from asynsched.bell import Hint
 from asynsched.errors import AlreadyExists, NotFound
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.protocol.frames import MAX_VALUE_BYTES, mebibytes
+from asynsched.queries.context import Act, QueryContext
 from asynsched.queries.dag_versions import get_structure, read_structure
 from asynsched.queries.paging import (
     ANY_TEXT,
@@ -27,7 +28,6 @@ from asynsched.queries.paging import (
     one_of,
     select_page,
 )
-from asynsched.queries.place import Act, Place
 from asynsched.queries.runs import DISPLAY_NAME, RunFilter, RunInfo, conditions_of_runs, get_run
 from asynsched.queries.task_instances import get_task_instance, names_of_tasks, no_such_instance
 from asynsched.results import by_task
@@ -124,11 +124,11 @@ class XComValue(Struct, frozen=True):
     value: Any
 
 
-async def get_xcom(place: Place, key: TaskInstanceKey, name: str) -> XComValue:
+async def get_xcom(context: QueryContext, key: TaskInstanceKey, name: str) -> XComValue:
     """Return an XCom with its value. Raises NotFound, and BadRequest if it is too large to be shown."""
     from anyio.to_thread import run_sync  # commands, which have no loop, import this module too
 
-    info, data = await place.ask(_read, key, name)
+    info, data = await context.ask(_read, key, name)
     value = from_json(data) if len(data) <= DECODED_ON_LOOP else await run_sync(from_json, data)
     return XComValue(info, value)
 
@@ -149,11 +149,11 @@ class ReadableXCom(Struct, frozen=True):
     value: Any
 
 
-async def list_readable(place: Place, key: TaskInstanceKey, *, at_most: int) -> list[ReadableXCom]:
+async def list_readable(context: QueryContext, key: TaskInstanceKey, *, at_most: int) -> list[ReadableXCom]:
     """Return the first XComs of a task instance, by their keys, with values of up to `DECODED_ON_LOOP` bytes."""
     from anyio.to_thread import run_sync
 
-    rows = await place.ask(_values, key, at_most, DECODED_ON_LOOP)
+    rows = await context.ask(_values, key, at_most, DECODED_ON_LOOP)
     return await run_sync(_decoded, rows)
 
 
@@ -176,7 +176,9 @@ def _decoded(rows: list[tuple[XComInfo, bytes | None]]) -> list[ReadableXCom]:
     ]
 
 
-async def read_results(place: Place, key: DagRunKey, task_ids: Collection[str] | None = None) -> dict[str, Any]:
+async def read_results(
+    context: QueryContext, key: DagRunKey, task_ids: Collection[str] | None = None
+) -> dict[str, Any]:
     """Return the return values of tasks of a run, by task_id, in a form for people; a list for a mapped task.
 
     Args:
@@ -189,12 +191,12 @@ async def read_results(place: Place, key: DagRunKey, task_ids: Collection[str] |
     from anyio.to_thread import run_sync
 
     if task_ids is None:
-        run = await place.ask(get_run, *key)
-        dag = (await read_structure(place, key.dag_id, run.version_number)).dag
+        run = await context.ask(get_run, *key)
+        dag = (await read_structure(context, key.dag_id, run.version_number)).dag
         task_ids = [task.task_id for task in dag.tasks if task.returns_dag_result]
     if not task_ids:
         return {}
-    rows = await place.ask(_results, key, task_ids)
+    rows = await context.ask(_results, key, task_ids)
     return await run_sync(_readable, rows)
 
 
@@ -213,15 +215,15 @@ def _readable(rows: "list[tuple[str, int, bytes]]") -> dict[str, Any]:
     return by_task({(task_id, map_index): readable(from_json(value)) for task_id, map_index, value in rows})
 
 
-async def list_links(place: Place, key: TaskInstanceKey) -> dict[str, str | None]:
+async def list_links(context: QueryContext, key: TaskInstanceKey) -> dict[str, str | None]:
     """Return the addresses of a task instance's work in other systems, by their names; None: none was stored.
 
     A task has them after each of its tries, and while it is deferred. Raises NotFound.
     """
-    info = await place.ask(get_task_instance, key)
-    dag = (await read_structure(place, key.dag_id, None if info.version is None else info.version.number)).dag
+    info = await context.ask(get_task_instance, key)
+    dag = (await read_structure(context, key.dag_id, None if info.version is None else info.version.number)).dag
     names = next((task.extra_links for task in dag.tasks if task.task_id == key.task_id), {})
-    stored = await place.ask(_stored_links, key, tuple(names.values()))
+    stored = await context.ask(_stored_links, key, tuple(names.values()))
     return {name: stored.get(names[name]) for name in sorted(names)}
 
 

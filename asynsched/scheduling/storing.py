@@ -149,7 +149,7 @@ class Storing:
                 self._signed |= pools
                 return BatchAnswer(Stale(frozenset(), frozenset()))
         stale, paused, settled = await self.database.write(
-            _store, batch, failed, grants, self.ready.own_use(grants), counted, hints
+            _store, batch, failed, grants=grants, own=self.ready.own_use(grants), counted=counted, hints=hints
         )
         if counted is not None:
             self._signed.update(settled.pools)

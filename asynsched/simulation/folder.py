@@ -17,8 +17,8 @@ from asynsched.clock import Clock
 from asynsched.errors import SandboxError
 from asynsched.home import prepare_home
 from asynsched.parsing.looks import look_at
-from asynsched.parsing.names import StoredNames, names_of_home
 from asynsched.parsing.processes.sandbox_parser import SandboxParser, report_of_error, report_of_failure
+from asynsched.parsing.readable_secrets import ReadableSecrets, secrets_of_home
 from asynsched.parsing.watching.discovery import scan
 from asynsched.parsing.watching.watcher import check_folder
 from asynsched.serialization.schema import ParseQuestions, ParseReport, TimetableQuestion
@@ -140,7 +140,7 @@ def _expected(good: list[PastTry], bad: list[PastTry]) -> Expectation:
 
 def asker(settings: Settings) -> Ask:
     """Return a function that parses a file of the folder; it blocks, also within an event loop."""
-    parser = SandboxParser(settings, names_of_home(settings))
+    parser = SandboxParser(settings, secrets_of_home(settings))
 
     def ask(path: str, questions: ParseQuestions) -> ParseReport:
         with ThreadPoolExecutor(1) as elsewhere:
@@ -155,13 +155,13 @@ def questions_of_span(start: datetime, end: datetime) -> ParseQuestions:
 
 
 async def parse_folder(
-    settings: Settings, questions: ParseQuestions, names: StoredNames | None = None
+    settings: Settings, questions: ParseQuestions, secrets: ReadableSecrets | None = None
 ) -> tuple[ParseReport, ...]:
     """Return the DAGs of each file of the folder, or why the file cannot be used, by path. Nothing is stored.
 
     Args:
         questions: To the authors' timetables.
-        names: The variables and connections that parses may read; by default the home's.
+        secrets: The variables and connections that parses may read; by default the home's.
 
     Raises:
         SettingsError: There is no such folder, or it cannot be read.
@@ -179,7 +179,8 @@ async def parse_folder(
         if report is not None:
             reports[path] = report
 
-    async with SandboxParser(settings, names or names_of_home(settings)) as parser, anyio.create_task_group() as reads:
+    secrets = secrets or secrets_of_home(settings)
+    async with SandboxParser(settings, secrets) as parser, anyio.create_task_group() as reads:
         for path, file in found.files.items():
             if not file.is_ignored:
                 reads.start_soon(read, parser, path)

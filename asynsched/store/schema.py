@@ -32,7 +32,6 @@ as a state, that earlier versions cannot read.
 """
 ID_LENGTH = 250
 LONGEST_CONN_TYPE = 500
-DEFAULT_POOL = "default_pool"
 NOBODYS_EPOCH = 0
 """The lease epoch of rows that no scheduler owns: those of leases begin with 1."""
 ONLY_WHERE = "only where"

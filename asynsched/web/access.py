@@ -2,27 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from enum import IntEnum
 
 from msgspec import Struct
 from starlette.requests import Request
 
 from asynsched.errors import AsynschedError
+from asynsched.queries.permissions import Permission as Permission  # for programs that tell by themselves who asks
 from asynsched.queries.users import Issuer
-
-
-class Permission(IntEnum):
-    """What a request needs; each includes those before it.
-
-    `NOTHING` is open to everybody, such as the sign-in itself. `VIEW` reads, except for variables, connections and
-    settings. `OPERATE` reads the first two, triggers, pauses, clears, marks, answers questions, and edits pools and
-    variables. `ADMINISTER` edits connections and users, and reads settings.
-    """
-
-    NOTHING = 0
-    VIEW = 1
-    OPERATE = 2
-    ADMINISTER = 3
 
 
 class Identity(Struct, frozen=True):

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from asynsched.client.operation import PREFIX
 from asynsched.protocol.worker_messages import PREFIX as WORKERS_PREFIX
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.web.access import NOBODY, Access, NotSignedIn, Permission
 from asynsched.web.airflow_api import AIRFLOW_API
 from asynsched.web.airflow_api.refusals import REFUSALS, Refusal, routes_of
@@ -32,7 +32,9 @@ AIRFLOW_PREFIX = "/api/v2"
 """Where Airflow's clients look for its API."""
 
 
-def make_guarded(place: Place, access: Access | None, *, checks_host: bool, desk: WorkerDesk | None = None) -> Guard:
+def make_guarded(
+    context: QueryContext, access: Access | None, *, checks_host: bool, desk: WorkerDesk | None = None
+) -> Guard:
     """Return the application behind its guard.
 
     Args:
@@ -40,14 +42,14 @@ def make_guarded(place: Place, access: Access | None, *, checks_host: bool, desk
         checks_host: Whether the names by which it is addressed are checked.
         desk: Answers workers on other machines; None: there is no scheduler here.
     """
-    app = make_app(place, access or StoredAccess(place), desk)
-    settings = place.settings
-    return Guard(app, settings.web, place.clock, checks_host=checks_host, addresses=settings.workers.addresses)
+    app = make_app(context, access or StoredAccess(context), desk)
+    settings = context.settings
+    return Guard(app, settings.web, context.clock, checks_host=checks_host, addresses=settings.workers.addresses)
 
 
-def make_app(place: Place, access: Access, desk: WorkerDesk | None = None) -> Starlette:
-    """Return the application that answers from one place."""
-    streams = Streams(place.settings.web.max_streams)
+def make_app(context: QueryContext, access: Access, desk: WorkerDesk | None = None) -> Starlette:
+    """Return the application that answers from one context."""
+    streams = Streams(context.settings.web.max_streams)
 
     async def find(request: Request, permission: Permission = Permission.VIEW) -> Call:
         try:
@@ -56,16 +58,16 @@ def make_app(place: Place, access: Access, desk: WorkerDesk | None = None) -> St
             if permission > Permission.NOTHING:
                 raise
             who = NOBODY
-        return Call(request, who, place, access, streams)
+        return Call(request, who, context, access, streams)
 
     routes: list[BaseRoute] = [_mounted(AIRFLOW_API, AIRFLOW_PREFIX, find, REFUSALS), _mounted(OWN_API, PREFIX, find)]
     if desk is not None:
-        routes.append(Mount(WORKERS_PREFIX, routes=WorkerApi(place.settings, desk).routes))
+        routes.append(Mount(WORKERS_PREFIX, routes=WorkerApi(context.settings, desk).routes))
     if isinstance(access, StoredAccess):
-        sign_in = SignIn(place, access)
+        sign_in = SignIn(context, access)
         routes += sign_in.routes
-        if place.settings.web.oidc_issuer is not None:
-            routes += OpenIdConnect(place, sign_in).routes
+        if context.settings.web.oidc_issuer is not None:
+            routes += OpenIdConnect(context, sign_in).routes
     routes += page_routes(find)
     return Starlette(routes=routes, exception_handlers=HANDLERS)
 

@@ -24,7 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from asynsched.client.operation import IN_PATH
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.web.access import Access, Identity, NotAllowed, Permission
 from asynsched.web.streams import Streams
 
@@ -44,7 +44,7 @@ class Call(NamedTuple):
 
     request: Request
     who: Identity
-    place: Place
+    context: QueryContext
     access: Access
     streams: Streams
 

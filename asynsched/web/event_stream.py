@@ -39,10 +39,10 @@ def add_events(api: Api) -> None:
         The header Last-Event-ID, which browsers send when they come back, counts before `since`. Without both, the
         stream begins with the present.
         """
-        if call.place.feed is None:
+        if call.context.feed is None:
             raise NoEvents
         last = last_event_id(call)
-        reader = call.place.feed.read(since if last is None else last, dag_id=dag_id, run_id=run_id)
+        reader = call.context.feed.read(since if last is None else last, dag_id=dag_id, run_id=run_id)
         headers = {"Cache-Control": "no-store"}
         return StreamingResponse(_lines(call, reader), media_type="text/event-stream", headers=headers)
 
@@ -55,7 +55,7 @@ def last_event_id(call: Call) -> int | None:
 
 async def _lines(call: Call, reader: EventReader) -> AsyncIterator[bytes]:
     yield b": events of asynsched\n\n"
-    clock = call.place.clock
+    clock = call.context.clock
     silent_since = clock.monotonic()
     async with reader:
         if reader.go_on_at is not None:

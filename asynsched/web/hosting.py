@@ -12,7 +12,7 @@ from anyio.to_thread import run_sync
 
 from asynsched.clock import Clock
 from asynsched.errors import AsynschedError
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.settings import Settings
 from asynsched.store.database import AnnouncingDatabase, Database
 from asynsched.store.engines.opening import open_as_set
@@ -137,8 +137,8 @@ class WebApp:
                 return False
             seen = database if feed is None else AnnouncingDatabase(database, feed.note_write)
             self._database = database
-            place = Place(seen, self._settings.home_path, self._settings, self.clock, feed)
-            self._app = make_app(place, self._access, checks_host=self.checks_host, desk=desk)
+            context = QueryContext(seen, self._settings.home_path, self._settings, self.clock, feed)
+            self._app = make_app(context, self._access, checks_host=self.checks_host, desk=desk)
             return True
 
     async def _store_link(self, database: Database) -> None:
@@ -146,8 +146,8 @@ class WebApp:
             from asynsched.queries.users import create_link
 
             secret, owner = self._link
-            place = Place(database, self._settings.home_path, self._settings, self.clock)
-            await place.act(owner, create_link, secret, owner, now=self.clock.now())
+            context = QueryContext(database, self._settings.home_path, self._settings, self.clock)
+            await context.act(owner, create_link, secret, owner, now=self.clock.now())
             self._link = None
 
 

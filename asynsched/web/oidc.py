@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from asynsched.errors import AsynschedError, SettingsError
 from asynsched.loggers import get_logger
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.queries.users import WrongCredentials, new_secret, sign_in_from_provider
 from asynsched.settings import WebSettings
 from asynsched.web.sign_in import SignIn, own_path
@@ -46,9 +46,9 @@ class ProviderUser(msgspec.Struct, frozen=True):
 class OpenIdConnect:
     """Signs users in at the provider of the settings."""
 
-    def __init__(self, place: Place, sign_in: SignIn) -> None:
-        self._place = place
-        self._settings = place.settings.web
+    def __init__(self, context: QueryContext, sign_in: SignIn) -> None:
+        self._context = context
+        self._settings = context.settings.web
         self._issuer = self._settings.oidc_issuer or ""
         self._sign_in = sign_in
         self._client: Any = None
@@ -82,9 +82,9 @@ class OpenIdConnect:
             claims = await self._claims(request)
             user = user_of(claims, self._settings)
             secret = new_secret()
-            await self._place.act(
+            await self._context.act(
                 user.name, sign_in_from_provider, secret, self._issuer, user.subject, user.name,
-                user.roles, now=self._place.clock.now(), lasts=self._sign_in.session_lasts,
+                user.roles, now=self._context.clock.now(), lasts=self._sign_in.session_lasts,
             )  # fmt: skip
         except Exception as exc:  # noqa: BLE001 - whatever the provider or the network does
             return self._failed(request, exc)

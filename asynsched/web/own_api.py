@@ -24,7 +24,7 @@ def make_own_api() -> Api:
     api = Api("asynsched", VERSION, is_strict=True)
     for operation in OPERATIONS.values():
         add = api.endpoint(
-            operation.method, operation.path, permission=Permission[operation.right.upper()], status=operation.status,
+            operation.method, operation.path, permission=operation.permission, status=operation.status,
             errors=(400, 404, 409, 503), example=_example_of(operation),
         )  # fmt: skip
         add(_endpoint_of(operation))
@@ -48,7 +48,7 @@ def _endpoint_of(operation: Operation) -> Any:
             given |= {name: getattr(body, name) for name in body.__struct_fields__}
         who = call.who
         operated = who.dags_for(Permission.OPERATE)
-        client = LocalClient(lambda: call.place, who.name, who.dag_ids, who.issuer, operated)
+        client = LocalClient(lambda: call.context, who.name, who.dag_ids, who.issuer, operated)
         result = operation.encoded(await operation.function(client, **operation.taken(given)))
         if not operation.is_large:
             return result

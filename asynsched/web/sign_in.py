@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from asynsched.loggers import get_logger
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.queries.users import (
     SCOPES,
     WrongCredentials,
@@ -62,13 +62,13 @@ class AccessToken(Struct, frozen=True):
 class SignIn:
     """Signs users in and out."""
 
-    def __init__(self, place: Place, access: StoredAccess) -> None:
-        self._place = place
+    def __init__(self, context: QueryContext, access: StoredAccess) -> None:
+        self._context = context
         self._access = access
-        self._settings = place.settings.web
+        self._settings = context.settings.web
         self._passwords = Passwords()
-        self._of_address = Attempts(place.clock, *OF_ADDRESS)
-        self._of_name = Attempts(place.clock, *OF_NAME)
+        self._of_address = Attempts(context.clock, *OF_ADDRESS)
+        self._of_name = Attempts(context.clock, *OF_NAME)
 
     @property
     def routes(self) -> list[BaseRoute]:
@@ -93,7 +93,7 @@ class SignIn:
         try:
             self._of_address.begin(address)
             owner, secret = await self._owner(link, LINK), new_secret()
-            await self._place.act(owner, use_link, link, secret, now=self._now(), lasts=self.session_lasts)
+            await self._context.act(owner, use_link, link, secret, now=self._now(), lasts=self.session_lasts)
         except (WrongCredentials, TooManyAttempts) as exc:
             log.warning("web.sign_in_failed", by="link", address=address)
             return self.form(request, path, exc)
@@ -108,7 +108,7 @@ class SignIn:
         try:
             user = await self._verified(request, given, form.get("password", ""))
             secret, name = new_secret(), user.name
-            await self._place.act(
+            await self._context.act(
                 name, sign_in, secret, name, user_id=user.id, now=self._now(), lasts=self.session_lasts, verified=user
             )
         except (WrongCredentials, TooManyAttempts) as exc:
@@ -142,7 +142,7 @@ class SignIn:
         self, name: str, user_id: int | None, scope: str, dag_ids: list[str] | None, verified: UserRow | None = None
     ) -> Response:
         secret, lasts = new_secret(), timedelta(hours=self._settings.access_token_hours)
-        await self._place.act(
+        await self._context.act(
             name, create_access_token, secret, name, user_id=user_id, scope=scope, dag_ids=dag_ids, now=self._now(),
             lasts=lasts, verified=verified,
         )  # fmt: skip
@@ -170,7 +170,7 @@ class SignIn:
         if len(name) > ID_LENGTH:
             raise WrongCredentials(WRONG)  # nobody has such a name, and a long one is not kept
         self._of_name.begin(name)
-        user = await self._place.ask(find_user, name) if "\x00" not in name else None
+        user = await self._context.ask(find_user, name) if "\x00" not in name else None
         if not await self._passwords.are_right(password, None if user is None else user.password) or user is None:
             raise WrongCredentials(WRONG)
         return user
@@ -186,11 +186,11 @@ class SignIn:
 
     async def _end_session(self, secret: str) -> None:
         with suppress(WrongCredentials):  # it has ended already
-            await self._place.act(await self._owner(secret, SESSION), sign_out, secret, now=self._now())
+            await self._context.act(await self._owner(secret, SESSION), sign_out, secret, now=self._now())
 
     async def _owner(self, secret: str, kind: str) -> str:
         """Return whose secret this is. Raises WrongCredentials."""
-        holder = await self._place.ask(find_holder, digest_of(secret), (kind,), self._now())
+        holder = await self._context.ask(find_holder, digest_of(secret), (kind,), self._now())
         if holder is None:
             raise WrongCredentials(OLD_LINK)
         return holder.token.owner
@@ -214,7 +214,7 @@ class SignIn:
         return timedelta(hours=self._settings.session_hours)
 
     def _now(self) -> datetime:
-        return self._place.clock.now()
+        return self._context.clock.now()
 
 
 def address_of(request: Request) -> str:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.queries.users import ROLES, Issuer, digest_of
 from asynsched.store.users import ACCESS, PERSONAL, SESSION, Holder, dags_of_roles, find_holder, find_user
 from asynsched.web.access import Access, Identity, NotSignedIn, Permission
@@ -17,13 +17,13 @@ BEARER = "bearer"
 
 
 class StoredAccess(Access):
-    """The users, sessions and tokens of a place's database.
+    """The users, sessions and tokens of a database.
 
     Every request looks its secret up, so a session, a token or a right that was taken away no longer counts.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, context: QueryContext) -> None:
+        self._context = context
 
     async def identify(self, request: Request) -> Identity:
         holder = await self.holder(request)
@@ -52,15 +52,15 @@ class StoredAccess(Access):
         return await self._find(secret, SESSION) if secret else None
 
     async def _find(self, secret: str, *kinds: str) -> Holder | None:
-        return await self._place.ask(find_holder, digest_of(secret), kinds, self._place.clock.now())
+        return await self._context.ask(find_holder, digest_of(secret), kinds, self._context.clock.now())
 
     async def _named_by_proxy(self, request: Request) -> Identity:
         """Return the user whom a trusted proxy has signed in. Raises NotSignedIn."""
         name = getattr(request.state, "user_of_proxy", None)
         if name is None:
             raise NotSignedIn
-        row = await self._place.ask(find_user, name)
-        roles = [self._place.settings.web.default_role] if row is None else row.roles
+        row = await self._context.ask(find_user, name)
+        roles = [self._context.settings.web.default_role] if row is None else row.roles
         if not any(roles):
             raise NotSignedIn(f"The proxy has signed in {name!r}, who has no role here.")
         identity = await self._identity(name, roles)
@@ -72,7 +72,7 @@ class StoredAccess(Access):
         general = max((PERMISSION_OF_ROLE.get(role, Permission.NOTHING) for role in roles), default=Permission.NOTHING)
         if general >= Permission.OPERATE:
             return Identity(name=name, permission=general)  # no DAG can give more
-        given = await self._place.ask(dags_of_roles, roles)
+        given = await self._context.ask(dags_of_roles, roles)
         of_dags = {
             dag_id: max(general, *(Permission[permission.upper()] for permission in permissions))
             for dag_id, permissions in given.items()

@@ -86,7 +86,7 @@ class SupervisedStream(StreamingResponse):
 
     async def _supervise(self, stream: anyio.CancelScope) -> None:
         """Cancel the stream when its reader is no longer the one of its beginning, with the same rights."""
-        clock = self._caller.place.clock
+        clock = self._caller.context.clock
         while True:
             next_look = clock.monotonic() + RENEWAL.total_seconds()
             if not await self._has_same_reader():
@@ -104,5 +104,5 @@ class SupervisedStream(StreamingResponse):
                 except NotSignedIn:
                     return False
                 except StoreUnavailable:
-                    await call.place.clock.sleep(RETRY)
+                    await call.context.clock.sleep(RETRY)
         return False

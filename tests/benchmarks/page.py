@@ -27,7 +27,7 @@ from asynsched.executors.log_paths import log_path
 from asynsched.fernet_keys import keys_of
 from asynsched.home import LOGS, prepare_home
 from asynsched.keys import TaskInstanceKey
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 from asynsched.settings import Settings
 from asynsched.store.dags.dags import add_versions
@@ -127,7 +127,7 @@ async def main() -> None:
         prepare_home(Path(settings.home))
         database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
         await database.write(_fill)
-        app = make_app(Place(database, settings.home_path, settings, Clock()), _Known())
+        app = make_app(QueryContext(database, settings.home_path, settings, Clock()), _Known())
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
             for path in VIEWS:
                 milliseconds, n_bytes = await _measure(client, path)

@@ -167,7 +167,7 @@ async def test_a_followed_log_is_read_when_it_grows_and_until_its_try_is_over(pr
             if event.task_id and event.state == "queued":
                 break
         key, text = TaskInstanceKey(*run, "talk"), ""
-        async with aclosing(follow_log(scheduler._place(), key, 1, start=0)) as parts:
+        async with aclosing(follow_log(scheduler._context(), key, 1, start=0)) as parts:
             async for part in parts:
                 text += part.text
                 if "one" in part.text:

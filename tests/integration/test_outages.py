@@ -247,7 +247,7 @@ async def test_a_parse_that_asks_for_a_variable_meanwhile_begins_again(program):
 
     def is_away(query: str) -> bool:
         """Whether the database is away from questions: until the third one."""
-        if query != "stored_name":
+        if query != "stored_secret":
             return False
         asked_by.append(parsing_processes(program))
         return len(asked_by) < 3

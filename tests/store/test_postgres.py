@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from asynsched.bell import Hint, decode_hints
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, AsynschedError, SettingsError, StoreError, StoreUnavailable
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.queries.run_actions import delete_dag
 from asynsched.settings import Settings
 from asynsched.store.dags.dags import before_parses
@@ -62,7 +62,7 @@ async def test_a_dag_that_a_parse_finds_again_at_this_moment_is_not_deleted(post
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
     parse = await asyncpg.connect(postgres_url)
     await parse.execute("BEGIN; UPDATE dag SET is_active = true WHERE dag_id = 'd'")
-    deletion = asyncio.ensure_future(delete_dag(Place(postgres, tmp_path, Settings(), Clock()), "ada", "d"))
+    deletion = asyncio.ensure_future(delete_dag(QueryContext(postgres, tmp_path, Settings(), Clock()), "ada", "d"))
     await eventually_true(postgres, lambda conn: conn.scalar(waiting))
     await parse.execute("COMMIT")
     await parse.close()

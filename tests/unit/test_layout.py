@@ -29,7 +29,7 @@ def test_top_level_holds_what_was_agreed_and_nothing_else():
     assert {name for name in found if not name.startswith(".")} == TOP_LEVEL
 
 
-def test_modules_are_named_for_what_they_know():
+def test_no_module_is_called_utils_or_the_like():
     sources = [ROOT / name for name in tracked("asynsched/*.py", "sandbox/*.py")]
     assert [path.name for path in sources if path.stem in VAGUE_NAMES] == []
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from asynsched.clock import Clock
 from asynsched.fernet_keys import keys_of
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.queries.users import Issuer
 from asynsched.settings import Settings
 from asynsched.store.database import Database
@@ -93,7 +93,7 @@ async def site(filled: Filled, tmp_path: Path) -> AsyncIterator[Site]:
     """The application on a copy of the filled database; no scheduler serves it."""
     settings, access = filled.copy(tmp_path), Known()
     database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
-    app = make_app(Place(database, settings.home_path, settings, Clock()), access)
+    app = make_app(QueryContext(database, settings.home_path, settings, Clock()), access)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
         yield Site(settings, database, client, access)

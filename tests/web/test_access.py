@@ -19,8 +19,8 @@ from asynsched.client.operation import PREFIX
 from asynsched.clock import VirtualClock
 from asynsched.errors import AsynschedError
 from asynsched.queries import users
+from asynsched.queries.context import QueryContext
 from asynsched.queries.paging import Page
-from asynsched.queries.place import Place
 from asynsched.queries.users import LONGEST_PASSWORD, SHORTEST_PASSWORD, TokenFilter, hash_password
 from asynsched.settings import Settings, WebSettings, WorkersSettings
 from asynsched.store.database import Database
@@ -55,8 +55,8 @@ class Web:
     ) -> None:
         self.clock = VirtualClock(NOW)
         settings = Settings(home=str(home), web=web, workers=workers or WorkersSettings())
-        self.place = Place(database, home, settings, self.clock)
-        self.app = make_guarded(self.place, None, checks_host=True)
+        self.context = QueryContext(database, home, settings, self.clock)
+        self.app = make_guarded(self.context, None, checks_host=True)
 
     @asynccontextmanager
     async def client(
@@ -68,14 +68,14 @@ class Web:
             yield client
 
     async def token(self, name: str, **options: Any) -> users.NewToken:
-        row = await self.place.ask(users.store.get_user, name)
+        row = await self.context.ask(users.store.get_user, name)
         options = {"scope": "administer", "dag_ids": None, "lasts": timedelta(days=1)} | options
-        return await self.place.act(
+        return await self.context.act(
             "test", users.create_token, name, "for a test", user_id=row.id, now=self.clock.now(), **options
         )
 
     async def link(self) -> str:
-        await self.place.act(
+        await self.context.act(
             "test", users.create_link, secret := users.new_secret(), "owner@host", now=self.clock.now()
         )
         return f"/login?key={secret}"
@@ -221,7 +221,7 @@ async def test_a_password_that_is_changed_while_it_is_verified_gives_nothing(web
 
     async def verify_slowly(*args):
         found.append(await verify(*args))
-        await web.place.act("anna", getattr(users, change), "otto", **given)
+        await web.context.act("anna", getattr(users, change), "otto", **given)
         return found[-1]
 
     monkeypatch.setattr(Passwords, "are_right", verify_slowly)
@@ -230,16 +230,16 @@ async def test_a_password_that_is_changed_while_it_is_verified_gives_nothing(web
     async with web.client() as client:
         answer = await client.post(path, headers=BROWSER, **body)
     assert (answer.status_code, found) == (401, [True])
-    assert await web.place.ask(users.list_sessions, TokenFilter(now=web.clock.now())) == Page(())
-    assert await web.place.ask(users.list_tokens, TokenFilter(now=web.clock.now())) == Page(())
+    assert await web.context.ask(users.list_sessions, TokenFilter(now=web.clock.now())) == Page(())
+    assert await web.context.ask(users.list_tokens, TokenFilter(now=web.clock.now())) == Page(())
 
 
 async def test_what_ends_a_session_ends_it_at_once(web):
-    act = web.place.act
+    act = web.context.act
 
     async def end_it() -> None:
         wanted = TokenFilter(now=web.clock.now(), owner="otto")
-        [session] = (await web.place.ask(users.list_sessions, wanted)).items
+        [session] = (await web.context.ask(users.list_sessions, wanted)).items
         await act("anna", users.end_session, session.id)
 
     ends = {
@@ -260,7 +260,7 @@ async def test_what_ends_a_session_ends_it_at_once(web):
         await sign_in(client)
         await act("anna", users.delete_user, "otto")
         assert (await client.get(DAG)).status_code == 401, "the user's deletion"
-    assert await web.place.ask(users.list_sessions, TokenFilter(now=web.clock.now())) == Page(())
+    assert await web.context.ask(users.list_sessions, TokenFilter(now=web.clock.now())) == Page(())
 
 
 @pytest.mark.parametrize("token", [
@@ -279,11 +279,11 @@ async def test_a_token_allows_what_it_is_for(web, token):
     if what == "expired":
         web.clock.leap(60)
     elif what == "ended":
-        await web.place.act("otto", users.delete_token, made.info.id, "otto")
+        await web.context.act("otto", users.delete_token, made.info.id, "otto")
     elif what == "of a deleted user":
-        await web.place.act("anna", users.delete_user, "otto")
+        await web.context.act("anna", users.delete_user, "otto")
     elif what == "of a demoted user":
-        await web.place.act("anna", users.set_roles, "otto", ["viewer"])
+        await web.context.act("anna", users.set_roles, "otto", ["viewer"])
     async with web.client(authorization=f"Bearer {made.secret}") as client:
         assert (await client.patch(DAG, **PAUSE)).status_code == status
 
@@ -291,8 +291,8 @@ async def test_a_token_allows_what_it_is_for(web, token):
 async def test_a_token_ends_only_for_its_owner(web):
     made = await web.token("otto")
     with pytest.raises(LookupError):
-        await web.place.act("vera", users.delete_token, made.info.id, "vera")
-    left = await web.place.ask(users.list_tokens, TokenFilter(now=web.clock.now(), owner="otto"))
+        await web.context.act("vera", users.delete_token, made.info.id, "vera")
+    left = await web.context.ask(users.list_tokens, TokenFilter(now=web.clock.now(), owner="otto"))
     assert [one.id for one in left.items] == [made.info.id]
 
 
@@ -311,7 +311,7 @@ async def test_a_role_allows_what_it_says_on_each_dag(web, name):
 
 
 async def test_a_dag_gives_a_viewer_more_rights_to_itself_alone(web):
-    await web.place.act("anna", users.set_roles, "vera", ["viewer", "team"])
+    await web.context.act("anna", users.set_roles, "vera", ["viewer", "team"])
     async with web.client(authorization=f"Bearer {(await web.token('vera')).secret}") as client:
         assert (await client.patch(PATCHED, **PAUSE)).status_code == 200
         assert (await client.patch(DAG, **PAUSE)).status_code == 403
@@ -504,7 +504,7 @@ async def test_every_action_is_in_the_audit_with_its_user_and_no_secret(web):
         await client.get("/auth/token")
         await client.post("/logout", headers=BROWSER)
     made = await web.token("otto")
-    rows = await web.place.ask(list_audit)
+    rows = await web.context.ask(list_audit)
     assert [(row.action, row.actor) for row in reversed(rows)] == [
         ("user.sign_in", "otto"), ("dag.pause", "otto"), ("token.create", "otto"), ("user.sign_out", "otto"),
         ("token.create", "test"),
@@ -542,11 +542,11 @@ async def test_who_is_disabled_has_no_session_no_token_and_gets_none(web):
     token = await web.token("vera")
     async with web.client() as browser, web.client(authorization=f"Bearer {token.secret}") as program:
         await sign_in(browser, "vera")
-        await web.place.act("anna", users.disable_user, "vera")
+        await web.context.act("anna", users.disable_user, "vera")
         assert [(await client.get(DAG)).status_code for client in (browser, program)] == [401, 401]
         assert (await sign_in(browser, "vera")).status_code == 401
         assert (await browser.get(DAG)).status_code == 401
-        await web.place.act("anna", users.set_roles, "vera", ["viewer"])
+        await web.context.act("anna", users.set_roles, "vera", ["viewer"])
         await sign_in(browser, "vera")
         assert [(await client.get(DAG)).status_code for client in (browser, program)] == [200, 401]
 

@@ -10,7 +10,7 @@ from asynsched.client.client import LocalClient
 from asynsched.client.operation import OPERATIONS
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey, TaskInstanceKey
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.queries.users import Issuer, create_token_of, sign_in
 from asynsched.store.schema import dag
 from asynsched.store.users import find_user
@@ -77,8 +77,8 @@ QUESTIONS = {"plan_backfill", "simulate", "preview"}
 
 
 async def test_each_action_of_a_user_is_in_the_audit(site):
-    place = Place(site.database, site.settings.home_path, site.settings, Clock())
-    client = LocalClient(lambda: place, "ada", issuer=Issuer("ada", None, "administer"))
+    context = QueryContext(site.database, site.settings.home_path, site.settings, Clock())
+    client = LocalClient(lambda: context, "ada", issuer=Issuer("ada", None, "administer"))
     given: dict[str, Any] = await _prepared(client, site.database)
     for name, action, arguments in STEPS:
         if name == "delete_dag":

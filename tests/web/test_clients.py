@@ -23,10 +23,10 @@ from asynsched.executors.log_paths import log_path
 from asynsched.home import LOGS
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries import log_lines, try_logs
+from asynsched.queries.context import QueryContext
 from asynsched.queries.events import Change, Missed
 from asynsched.queries.listening import start_feed
 from asynsched.queries.paging import BadRequest, Page
-from asynsched.queries.place import Place
 from asynsched.queries.users import Issuer, sign_in
 from asynsched.store.changes import stored_numbers
 from asynsched.store.rows import as_new
@@ -55,11 +55,11 @@ def clients(site):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             async with anyio.create_task_group() as tasks:
                 feed = await start_feed(tasks, site.settings, site.database, Clock()) if has_feed else None
-                place = Place(site.database, site.settings.home_path, site.settings, Clock(), feed)
-                app = make_app(place, access or Known())
+                context = QueryContext(site.database, site.settings.home_path, site.settings, Clock(), feed)
+                app = make_app(context, access or Known())
                 tasks.start_soon(LoopServer(app, site.settings.web, Clock()).serve_until_cancelled, listener)
                 async with Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as there:
-                    yield LocalClient(lambda: place, "ada", issuer=Issuer("ada", None, "administer")), there
+                    yield LocalClient(lambda: context, "ada", issuer=Issuer("ada", None, "administer")), there
                 tasks.cancel_scope.cancel()
 
     return open_clients
@@ -205,13 +205,13 @@ async def test_an_asset_is_materialized_only_by_those_who_may_operate_the_dag(cl
 async def test_a_token_ends_only_sessions_that_allow_no_more_than_itself(site):
     now = datetime.now(UTC)
     await site.database.write(sign_in, "secret", "ada", user_id=None, now=now, lasts=timedelta(days=1))
-    place = Place(site.database, site.settings.home_path, site.settings, Clock())
+    context = QueryContext(site.database, site.settings.home_path, site.settings, Clock())
     own, weak = Issuer("ada", None, "administer"), Issuer("ada", None, "view", until=now + timedelta(hours=1))
-    [session] = (await LocalClient(lambda: place, "ada", issuer=weak).list_sessions()).items
+    [session] = (await LocalClient(lambda: context, "ada", issuer=weak).list_sessions()).items
     with pytest.raises(BadRequest, match="allows more than the token"):
-        await LocalClient(lambda: place, "ada", issuer=weak).end_session(session.id)
-    await LocalClient(lambda: place, "ada", issuer=own).end_session(session.id)
-    assert await LocalClient(lambda: place, "ada", issuer=own).list_sessions() == Page(())
+        await LocalClient(lambda: context, "ada", issuer=weak).end_session(session.id)
+    await LocalClient(lambda: context, "ada", issuer=own).end_session(session.id)
+    assert await LocalClient(lambda: context, "ada", issuer=own).list_sessions() == Page(())
 
 
 REFUSALS = [

@@ -12,8 +12,8 @@ from asynsched.cli.app import build_app
 from asynsched.client.client import LocalClient
 from asynsched.client.operation import OPERATIONS
 from asynsched.clock import Clock
+from asynsched.queries.context import QueryContext
 from asynsched.queries.paging import Page
-from asynsched.queries.place import Place
 from asynsched.queries.users import Issuer, issue_token, sign_in
 from asynsched.settings import Settings
 from asynsched.store.rows import as_new
@@ -63,7 +63,7 @@ OTHERS = {
 @pytest.fixture
 def asked(site):
     """Return a function that gives the JSON of a command, and one of a method of the client."""
-    client = LocalClient(lambda: Place(site.database, site.settings.home_path, site.settings, Clock()), "ada")
+    client = LocalClient(lambda: QueryContext(site.database, site.settings.home_path, site.settings, Clock()), "ada")
     place = ["--home", site.settings.home, *(["--database", site.settings.database] if site.settings.database else [])]
 
     plugins = {"ASYNSCHED_PLUGINS_FOLDER": str(site.settings.plugins_path)}

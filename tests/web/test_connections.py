@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
 from asynsched.queries import users
+from asynsched.queries.context import QueryContext
 from asynsched.queries.listening import start_feed
-from asynsched.queries.place import Place
 from asynsched.settings import WebSettings
 from asynsched.web import connection_limits, loop_server, streams
 from asynsched.web.app import make_app
@@ -46,12 +46,12 @@ async def served(app, settings: WebSettings | None = None) -> AsyncIterator[tupl
 
 
 @asynccontextmanager
-async def with_events(site: Site, **settings: int) -> AsyncIterator[Place]:
-    """Give the site's place, with events and these settings of the web."""
+async def with_events(site: Site, **settings: int) -> AsyncIterator[QueryContext]:
+    """Give a context of the site, with events and these settings of the web."""
     chosen = replace(site.settings, web=WebSettings(**settings))
     async with anyio.create_task_group() as tasks:
         feed = await start_feed(tasks, chosen, site.database, Clock())
-        yield Place(site.database, chosen.home_path, chosen, Clock(), feed)
+        yield QueryContext(site.database, chosen.home_path, chosen, Clock(), feed)
         tasks.cancel_scope.cancel()
 
 
@@ -163,8 +163,8 @@ async def test_a_connection_above_the_largest_number_is_refused_until_another_en
 
 async def test_streams_leave_half_of_the_connections_to_requests(site: Site):
     async with (
-        with_events(site, max_connections=4) as place,
-        served(make_app(place, Known()), place.settings.web) as (host, port),
+        with_events(site, max_connections=4) as context,
+        served(make_app(context, Known()), context.settings.web) as (host, port),
         httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=DEADLINE_SECONDS) as client,
         AsyncExitStack() as open_streams,
     ):
@@ -178,22 +178,22 @@ async def test_streams_leave_half_of_the_connections_to_requests(site: Site):
         assert (await client.get(f"/api/v2{WAITING}")).status_code == 200
 
 
-async def _end_session(place: Place, _: httpx.AsyncClient) -> None:
-    wanted = users.TokenFilter(now=place.clock.now(), owner="otto")
-    [session] = (await place.ask(users.list_sessions, wanted)).items
-    await place.act("anna", users.end_session, session.id)
+async def _end_session(context: QueryContext, _: httpx.AsyncClient) -> None:
+    wanted = users.TokenFilter(now=context.clock.now(), owner="otto")
+    [session] = (await context.ask(users.list_sessions, wanted)).items
+    await context.act("anna", users.end_session, session.id)
 
 
-async def _sign_out(_: Place, client: httpx.AsyncClient) -> None:
+async def _sign_out(_: QueryContext, client: httpx.AsyncClient) -> None:
     assert (await client.post("/logout", headers={"Origin": str(client.base_url)})).status_code == 303
 
 
 LOSSES: dict[str, Callable] = {
     "the session is ended": _end_session,
     "the user signs out": _sign_out,
-    "the user is deleted": lambda place, _: place.act("anna", users.delete_user, "otto"),
-    "the user is disabled": lambda place, _: place.act("anna", users.disable_user, "otto"),
-    "the role is lowered": lambda place, _: place.act("anna", users.set_roles, "otto", ["viewer"]),
+    "the user is deleted": lambda context, _: context.act("anna", users.delete_user, "otto"),
+    "the user is disabled": lambda context, _: context.act("anna", users.disable_user, "otto"),
+    "the role is lowered": lambda context, _: context.act("anna", users.set_roles, "otto", ["viewer"]),
 }
 
 
@@ -211,12 +211,12 @@ async def test_a_stream_ends_soon_after_its_reader_has_lost_a_right(site: Site, 
                 pass
         ended.add(what)
 
-    async with with_events(site) as place, served(make_app(place, StoredAccess(place))) as (host, port):
+    async with with_events(site) as context, served(make_app(context, StoredAccess(context))) as (host, port):
         now, secret = Clock().now(), users.new_secret()
-        await place.act("anna", users.create_user, "otto", ["operator"], password=None, now=now)
-        user = await place.ask(users.store.get_user, "otto")
+        await context.act("anna", users.create_user, "otto", ["operator"], password=None, now=now)
+        user = await context.ask(users.store.get_user, "otto")
         lasts = timedelta(hours=1)
-        await place.act("otto", users.sign_in, secret, "otto", user_id=user.id, now=now, lasts=lasts)
+        await context.act("otto", users.sign_in, secret, "otto", user_id=user.id, now=now, lasts=lasts)
         async with (
             httpx.AsyncClient(
                 base_url=f"http://{host}:{port}", cookies={f"asynsched_{port}": secret}, timeout=DEADLINE_SECONDS
@@ -227,7 +227,7 @@ async def test_a_stream_ends_soon_after_its_reader_has_lost_a_right(site: Site, 
                 readers.start_soon(read, client, what)
             await eventually(lambda: begun == set(STREAMS), "all streams have begun")
             assert ended == set()
-            await LOSSES[loss](place, client)
+            await LOSSES[loss](context, client)
             await eventually(lambda: ended == set(STREAMS), "all streams have ended")
 
 
@@ -244,17 +244,17 @@ async def _until_it_ends(client: httpx.AsyncClient, path: str, then: Callable) -
 @pytest.mark.parametrize("what", STREAMS)
 async def test_a_stream_ends_soon_after_its_readers_token_is_revoked(site: Site, what: str, monkeypatch):
     monkeypatch.setattr(streams, "RENEWAL", timedelta(milliseconds=50))
-    async with with_events(site) as place, served(make_app(place, StoredAccess(place))) as (host, port):
+    async with with_events(site) as context, served(make_app(context, StoredAccess(context))) as (host, port):
         now, lasts = Clock().now(), timedelta(hours=1)
-        await place.act("anna", users.create_user, "otto", ["operator"], password=None, now=now)
-        made = await place.act(
+        await context.act("anna", users.create_user, "otto", ["operator"], password=None, now=now)
+        made = await context.act(
             "otto", users.create_token_of, "otto", "nightly", scope="view", dag_ids=None, now=now, lasts=lasts
         )
         headers = {"Authorization": f"Bearer {made.secret}"}
         async with httpx.AsyncClient(
             base_url=f"http://{host}:{port}", headers=headers, timeout=DEADLINE_SECONDS
         ) as client:
-            await _until_it_ends(client, STREAMS[what], lambda: place.act("otto", users.delete_token, made.info.id))
+            await _until_it_ends(client, STREAMS[what], lambda: context.act("otto", users.delete_token, made.info.id))
 
 
 @pytest.mark.parametrize("failure", [StoreUnavailable("no answer"), None], ids=["database away", "no answer"])
@@ -272,8 +272,8 @@ async def test_a_stream_ends_when_the_rights_of_its_reader_cannot_be_read_in_tim
         access.identify = fail
 
     async with (
-        with_events(site) as place,
-        served(make_app(place, access)) as (host, port),
+        with_events(site) as context,
+        served(make_app(context, access)) as (host, port),
         httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=DEADLINE_SECONDS) as client,
     ):
         await _until_it_ends(client, STREAMS["the wait for a run"], lose)

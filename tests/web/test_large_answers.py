@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from asynsched.client.client import Client, LocalClient
 from asynsched.client.operation import OPERATIONS, PREFIX
 from asynsched.clock import Clock
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.queries.users import Issuer
 from asynsched.store.rows import as_new
 from asynsched.store.schema import (
@@ -116,8 +116,8 @@ def add_listed(conn: sa.Connection, backfill_id: int) -> None:
 
 async def test_the_pages_of_a_long_list_hold_each_row_once(site):
     transport = httpx.ASGITransport(site.client._transport.app)
-    place = Place(site.database, site.settings.home_path, site.settings, Clock())
-    here = LocalClient(lambda: place, "ada", issuer=Issuer("ada", None, "administer"))
+    context = QueryContext(site.database, site.settings.home_path, site.settings, Clock())
+    here = LocalClient(lambda: context, "ada", issuer=Issuer("ada", None, "administer"))
     filled = await here.backfill("daily", NOW, NOW)
     await site.database.write(add_listed, filled.id)
     lists = {

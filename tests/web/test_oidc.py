@@ -23,8 +23,8 @@ from structlog.testing import capture_logs
 
 from asynsched.clock import Clock
 from asynsched.queries import users
+from asynsched.queries.context import QueryContext
 from asynsched.queries.paging import Pattern
-from asynsched.queries.place import Place
 from asynsched.settings import Settings, WebSettings
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
@@ -104,7 +104,7 @@ async def provider() -> AsyncIterator[Provider]:
 
 
 @pytest_asyncio.fixture(params=["sqlite", "postgresql"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path, provider: Provider) -> AsyncIterator[Place]:
+async def context(request: pytest.FixtureRequest, tmp_path: Path, provider: Provider) -> AsyncIterator[QueryContext]:
     url = f"sqlite:///{tmp_path / 'a.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
     secret = tmp_path / "secret"
     secret.write_text(f"{SECRET}\n")
@@ -113,13 +113,13 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path, provider: Provid
         trusted_proxies=("192.0.2.1",),
     )  # fmt: skip
     database: Database = await open_database(url, synchronous="normal")
-    yield Place(database, tmp_path, Settings(home=str(tmp_path), web=web), Clock())
+    yield QueryContext(database, tmp_path, Settings(home=str(tmp_path), web=web), Clock())
     await database.close()
 
 
 @asynccontextmanager
-async def browser(place: Place) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(make_guarded(place, None, checks_host=True), client=("192.0.2.1", 1))
+async def browser(context: QueryContext) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(make_guarded(context, None, checks_host=True), client=("192.0.2.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url=OWN) as client:
         yield client
 
@@ -134,17 +134,17 @@ async def go(provider: Provider, client: httpx.AsyncClient, **changes: str) -> h
     return await client.get(urlsplit(back).path, params=answered | changes)
 
 
-async def test_a_user_signs_in_at_the_provider_with_the_roles_that_it_gives(place, provider):
-    async with browser(place) as client:
+async def test_a_user_signs_in_at_the_provider_with_the_roles_that_it_gives(context, provider):
+    async with browser(context) as client:
         answer = await go(provider, client)
         assert (answer.status_code, answer.headers["location"]) == (303, "/dags"), answer.text
         assert (await client.get("/api/v2/dags/none")).status_code == 404
-    [known] = (await place.ask(users.list_users, Pattern())).items
+    [known] = (await context.ask(users.list_users, Pattern())).items
     assert (known.name, known.roles, known.sign_in) == ("ada", ("operator",), "provider")
     provider.claims["roles"] = ["admin", "team"]
-    async with browser(place) as client:
+    async with browser(context) as client:
         await go(provider, client)
-    [known] = (await place.ask(users.list_users, Pattern())).items
+    [known] = (await context.ask(users.list_users, Pattern())).items
     assert known.roles == ("admin", "team")
 
 
@@ -166,10 +166,10 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-async def test_what_the_provider_has_not_said_for_this_browser_signs_nobody_in(place, provider, broken):
-    await place.act("test", users.create_user, "otto", ["admin"], password="a hash", now=Clock().now())
+async def test_what_the_provider_has_not_said_for_this_browser_signs_nobody_in(context, provider, broken):
+    await context.act("test", users.create_user, "otto", ["admin"], password="a hash", now=Clock().now())
     changes = BROKEN[broken](provider)
-    async with browser(place) as client:
+    async with browser(context) as client:
         with capture_logs() as logs:
             given = changes if isinstance(changes, dict) and "sub" not in changes else {}
             answer = await go(provider, client, **given)
@@ -177,31 +177,31 @@ async def test_what_the_provider_has_not_said_for_this_browser_signs_nobody_in(p
         assert answer.status_code == 401
         assert "location" not in answer.headers
         assert (await client.get("/api/v2/dags")).status_code == 401
-    assert [user.name for user in (await place.ask(users.list_users, Pattern())).items] == ["otto"]
+    assert [user.name for user in (await context.ask(users.list_users, Pattern())).items] == ["otto"]
 
 
-async def test_a_user_is_known_by_the_subject_and_not_by_the_name(place, provider):
-    async with browser(place) as client:
+async def test_a_user_is_known_by_the_subject_and_not_by_the_name(context, provider):
+    async with browser(context) as client:
         await go(provider, client)
     provider.claims |= {"sub": "u-2"}
-    async with browser(place) as client:
+    async with browser(context) as client:
         assert (await go(provider, client)).status_code == 401
     provider.claims |= {"sub": "u-1", "preferred_username": "ada lovelace"}
-    async with browser(place) as client:
+    async with browser(context) as client:
         assert (await go(provider, client)).status_code == 303
-    assert [user.name for user in (await place.ask(users.list_users, Pattern())).items] == ["ada"]
+    assert [user.name for user in (await context.ask(users.list_users, Pattern())).items] == ["ada"]
 
 
-async def test_the_provider_gives_other_roles_but_none_to_a_user_who_is_disabled(place, provider):
+async def test_the_provider_gives_other_roles_but_none_to_a_user_who_is_disabled(context, provider):
     for disabled, given, status in ((False, "viewer", 303), (True, "admin", 401)):
         provider.claims |= {"roles": [given]}
-        async with browser(place) as client:
+        async with browser(context) as client:
             assert (await go(provider, client)).status_code == status
-        roles = (await place.ask(users.get_user, "ada")).roles
+        roles = (await context.ask(users.get_user, "ada")).roles
         assert roles == (() if disabled else (given,))
-        await place.act("test", users.disable_user, "ada")
-    await place.act("test", users.set_roles, "ada", ["viewer"])
-    async with browser(place) as client:
+        await context.act("test", users.disable_user, "ada")
+    await context.act("test", users.set_roles, "ada", ["viewer"])
+    async with browser(context) as client:
         assert (await go(provider, client)).status_code == 303
 
 

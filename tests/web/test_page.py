@@ -28,7 +28,7 @@ from asynsched.fernet_keys import keys_of
 from asynsched.health import Health, LoopHealth
 from asynsched.home import prepare_home
 from asynsched.queries import recent, why
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.queries.users import Issuer, create_token_of
 from asynsched.settings import CelerySettings, Settings, WebSettings
 from asynsched.store.engines.opening import open_database
@@ -89,7 +89,7 @@ async def test_every_view_answers_on_an_empty_database(tmp_path: Path) -> None:
     settings = Settings(dags_folder=str(tmp_path), home=str(tmp_path / "home"), sqlite_synchronous="normal")
     prepare_home(settings.home_path)
     database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
-    app = make_app(Place(database, settings.home_path, settings, Clock()), Known())
+    app = make_app(QueryContext(database, settings.home_path, settings, Clock()), Known())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
         answers = {path: (await client.get(path)).status_code for path in EVERYWHERE}
         dags, users = (await client.get("/dags")).text, (await client.get("/users")).text
@@ -552,8 +552,8 @@ async def test_long_lists_have_pages_and_a_search(site: Site, monkeypatch: pytes
 async def test_the_tokens_of_a_user_have_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (token_pages, user_pages):
         monkeypatch.setattr(module, "PAGE_ROWS", 2)
-    place = Place(site.database, site.settings.home_path, site.settings, Clock())
-    client = LocalClient(lambda: place, "ada", issuer=Issuer("ada", None, "administer"))
+    context = QueryContext(site.database, site.settings.home_path, site.settings, Clock())
+    client = LocalClient(lambda: context, "ada", issuer=Issuer("ada", None, "administer"))
     await client.create_user("ada", ("viewer",))
     labels = [f"number_{n}" for n in range(5)]
     for label in labels:
@@ -608,7 +608,7 @@ async def test_the_settings_are_shown_without_secrets_if_they_are_exposed(tmp_pa
     settings = Settings(home=str(tmp_path / "home"), fernet_key="hunter22", celery=celery, web=web)
     prepare_home(settings.home_path)
     database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
-    app = make_app(Place(database, settings.home_path, settings, Clock()), Known())
+    app = make_app(QueryContext(database, settings.home_path, settings, Clock()), Known())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
         shown = [(await client.get(path)).text for path in ("/config", "/config?changed=yes", "/config?q=BROKER")]
         of_airflow = (await client.get("/api/v2/config")).text

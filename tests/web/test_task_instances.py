@@ -13,7 +13,7 @@ from asynsched.fernet_keys import keys_of
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.queries import task_actions
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.queries.try_logs import find_in_log, follow_log, read_log_end
 from asynsched.settings import LogSettings
 from asynsched.store.engines.opening import open_database
@@ -167,8 +167,8 @@ async def test_a_log_is_followed_and_searched_while_it_moves_to_the_store(filled
     whole, parts = file.read_text(), []
     database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
     try:
-        place = Place(database, settings.home_path, settings, Clock())
-        async with aclosing(follow_log(place, key, 1, start=0, n_bytes=len(whole) // 2)) as following:
+        context = QueryContext(database, settings.home_path, settings, Clock())
+        async with aclosing(follow_log(context, key, 1, start=0, n_bytes=len(whole) // 2)) as following:
             async for part in following:
                 parts.append(part)
                 if file.exists():
@@ -176,10 +176,10 @@ async def test_a_log_is_followed_and_searched_while_it_moves_to_the_store(filled
                     file.unlink()
         assert len(parts) > 1
         assert ("".join(part.text for part in parts), parts[-1].is_last) == (whole, True)
-        assert [line.text for line in await find_in_log(place, key, 1, "READING 2")] == [
+        assert [line.text for line in await find_in_log(context, key, 1, "READING 2")] == [
             line for line in whole.splitlines() if "reading 2" in line
         ]
-        end = await read_log_end(place, key, 1, n_bytes=10)
+        end = await read_log_end(context, key, 1, n_bytes=10)
         assert (whole.endswith(end.text), end.end, end.is_last) == (True, len(whole), True)
     finally:
         await database.close()

@@ -33,7 +33,7 @@ from asynsched.protocol.worker_messages import (
     Report,
     Ticket,
 )
-from asynsched.queries.place import Place
+from asynsched.queries.context import QueryContext
 from asynsched.settings import WorkersSettings
 from asynsched.store.dags.dags import get_versions, latest_version
 from asynsched.store.engines.opening import open_database
@@ -77,7 +77,7 @@ async def desk(filled, tmp_path):
         tell=lambda: told.append(1), database=database, warm=WarmWorkers(Clock(), 60.0, 10),
     )  # fmt: skip
     not_asked: Any = None  # workers are answered from the scheduler's own database
-    app = make_app(Place(not_asked, settings.home_path, settings, Clock()), Known(), parts)
+    app = make_app(QueryContext(not_asked, settings.home_path, settings, Clock()), Known(), parts)
     proofs = [Proof(token, new_token()) for token in ("one", "two")]
     run = await database.read(get_run, "report", "first")
     (version,) = await database.read(get_versions, [(await database.read(latest_version, "report")).id])

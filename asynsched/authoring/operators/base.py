@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from asynsched.authoring.task_group import TaskGroup
 
 DEFAULT_RETRY_DELAY = dt.timedelta(seconds=300)
-DEFAULT_POOL = "default_pool"
 _NO_EFFECT = ("doc", "doc_json", "doc_rst", "doc_yaml", "resources", "run_as_user", "sla")
 """Arguments of Airflow that have no effect here, if they are given."""
 _PLAIN = (
@@ -209,7 +208,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         self.trigger_rule = arguments.one_of(who, "trigger_rule", airflow_2.trigger_rule(trigger_rule), TriggerRule)
         self.weight_rule = weight_rule_of(who, weight_rule)
         self.priority_weight = arguments.priority_weight(who, priority_weight)
-        self.pool = arguments.text(who, "pool", pool or DEFAULT_POOL, max_length=arguments.MAX_POOL_LENGTH)
+        self.pool = arguments.text(who, "pool", pool or defaults.DEFAULT_POOL, max_length=arguments.MAX_POOL_LENGTH)
         self.pool_slots = arguments.whole_number(who, "pool_slots", pool_slots, at_least=1)
         self.queue = arguments.text(who, "queue", queue, max_length=arguments.MAX_POOL_LENGTH)
         self.owner = arguments.text(who, "owner", owner)

@@ -27,7 +27,7 @@ from asynsched.clock import Clock
 from asynsched.errors import ParseCrashed, ParseTimeout, SandboxError, SerializationError, SettingsError
 from asynsched.executors.base import user_environment
 from asynsched.home import TMP
-from asynsched.parsing.names import Asking, StoredNames
+from asynsched.parsing.readable_secrets import Asking, ReadableSecrets
 from asynsched.protocol.home_files import sweep
 from asynsched.protocol.parse_messages import (
     QUESTION,
@@ -430,12 +430,12 @@ class SandboxParser:
     Otherwise each parse has a server that ends with it.
 
     Args:
-        names: The variables and connections that files may read; None if there is no database.
+        secrets: The variables and connections that files may read; None if there is no database.
     """
 
-    def __init__(self, settings: Settings, names: StoredNames | None = None) -> None:
+    def __init__(self, settings: Settings, secrets: ReadableSecrets | None = None) -> None:
         self._setup = setup_of(settings)
-        self._names = names
+        self._secrets = secrets
         self._servers: dict[int, ParseServer] | None = None
         self._has_swept = False
 
@@ -474,7 +474,7 @@ class SandboxParser:
         await self._sweep_once()
         questions = questions or ParseQuestions(now=Clock().now())
         is_kept, server = self._servers is not None, self._server(hash_seed)
-        asking = Asking(self._names)
+        asking = Asking(self._secrets)
         try:
             report = await _decode(path, await self._ask(server, path, questions, asking.answer))
             return await asking.completed(report, self._setup.limits)

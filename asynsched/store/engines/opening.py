@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched._version import __version__
+from asynsched.authoring.defaults import DEFAULT_POOL
 from asynsched.errors import DatabaseMissing, SettingsError, StoreUnavailable, StoreVersionError
 from asynsched.fernet_keys import FernetKeys, keys_of
 from asynsched.home import make_file as make_private_file
@@ -23,7 +24,7 @@ from asynsched.store.database import Database, DirectDatabase
 from asynsched.store.engines.sqlite_connection import InlineDatabase, SqliteConnection, Synchronous
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
 from asynsched.store.runs.row_locks import lock_out_others
-from asynsched.store.schema import DEFAULT_POOL, OLDEST_BESIDE, REVISIONS, metadata, pool, schema_compatibility
+from asynsched.store.schema import OLDEST_BESIDE, REVISIONS, metadata, pool, schema_compatibility
 from asynsched.store.secrets import check_key
 from asynsched.store.statements import insert_or_update
 

@@ -18,11 +18,12 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection, Row
 
+from asynsched.authoring.defaults import DEFAULT_POOL
 from asynsched.errors import AlreadyExists, StoreError
 from asynsched.states import COUNTED_TASK_STATES
 from asynsched.store.rows import LARGEST_INTEGER, check_description, check_name, delete_named
 from asynsched.store.runs.transitions import TaskRowKey
-from asynsched.store.schema import DEFAULT_POOL, dag, dag_run, pool, task_instance
+from asynsched.store.schema import dag, dag_run, pool, task_instance
 from asynsched.store.statements import insert_ignoring, insert_or_update
 
 UNLIMITED = -1

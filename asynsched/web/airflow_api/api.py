@@ -82,8 +82,8 @@ async def listed(
         wanted: The filters, for both.
     """
     list_them, count_them = questions
-    found = await call.place.ask(list_them, *wanted, page)
-    return tuple(map(shown, found.items)), await call.place.ask(count_them, *wanted)
+    found = await call.context.ask(list_them, *wanted, page)
+    return tuple(map(shown, found.items)), await call.context.ask(count_them, *wanted)
 
 
 async def listed_by_cursor(
@@ -99,9 +99,9 @@ async def listed_by_cursor(
     With a cursor, entries are counted up to a limit only.
     """
     list_them, count_them = questions
-    found = await call.place.ask(list_them, wanted, page)
+    found = await call.context.ask(list_them, wanted, page)
     at_most = None if query.cursor is None else MOST_COUNTED
-    total = await call.place.ask(count_them, wanted, at_most)
+    total = await call.context.ask(count_them, wanted, at_most)
     about = {"total_entries": total, "total_entries_limit": at_most}
     return tuple(map(shown, found.items)), about | ({} if at_most is None else {"next_cursor": found.after})
 

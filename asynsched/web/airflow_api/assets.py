@@ -249,7 +249,7 @@ async def get_asset_aliases(
 @AIRFLOW_API.endpoint("GET", "/assets/aliases/{asset_alias_id}", errors=(404,))
 async def get_asset_alias(call: Call, asset_alias_id: RowId) -> AssetAliasResponse:
     """Show an alias of assets."""
-    return _alias(await call.place.ask(get_alias, asset_alias_id, call.who.dag_ids))
+    return _alias(await call.context.ask(get_alias, asset_alias_id, call.who.dag_ids))
 
 
 @AIRFLOW_API.endpoint("GET", "/assets/events")
@@ -275,9 +275,9 @@ async def create_asset_event(call: Call, body: CreateAssetEventsBody) -> AssetEv
     """Report an update of an asset. Its `extra` says that it comes from here, as in Airflow."""
     if body.access_control not in (None, AssetEventAccessControl(), AssetEventAccessControl(consumer_teams=())):
         raise Invalid(("body", "access_control"), "asynsched has no teams: leave out access_control.")
-    made = await call.place.act(
+    made = await call.context.act(
         call.who.name, create_event, body.asset_id, body.extra | {"from_rest_api": True},
-        partition_key=body.partition_key, now=call.place.clock.now(),
+        partition_key=body.partition_key, now=call.context.clock.now(),
     )  # fmt: skip
     return _event(made)
 
@@ -285,7 +285,7 @@ async def create_asset_event(call: Call, body: CreateAssetEventsBody) -> AssetEv
 @AIRFLOW_API.endpoint("GET", "/assets/{asset_id}", errors=(404,))
 async def get_one_asset(call: Call, asset_id: RowId) -> AssetResponse:
     """Show an asset."""
-    return _asset(await call.place.ask(get_asset, asset_id, call.who.dag_ids))
+    return _asset(await call.context.ask(get_asset, asset_id, call.who.dag_ids))
 
 
 @AIRFLOW_API.endpoint("GET", "/assets/{asset_id}/queuedEvents")
@@ -320,7 +320,7 @@ async def get_queued_event(
 )
 async def delete_asset_queued_events(call: Call, asset_id: RowId, before: datetime | None = None) -> None:
     """Forget the events of an asset that wait for runs."""
-    waiting = await call.place.ask(waiting_dag_ids, asset_id)
+    waiting = await call.context.ask(waiting_dag_ids, asset_id)
     dag_ids = [dag_id for dag_id in waiting if call.who.may(Permission.OPERATE, dag_id)]
     await _forget(call, dag_ids, asset_id, before)
 
@@ -355,7 +355,7 @@ async def _forget(call: Call, dag_ids: list[str], asset_id: int | None, before: 
     for dag_id in dag_ids:
         check(call.who, Permission.OPERATE, dag_id)
     until = None if before is None else utc(before)
-    await call.place.act(call.who.name, delete_queued, dag_ids=dag_ids, asset_id=asset_id, before=until)
+    await call.context.act(call.who.name, delete_queued, dag_ids=dag_ids, asset_id=asset_id, before=until)
 
 
 def _asset(info: AssetInfo) -> AssetResponse:

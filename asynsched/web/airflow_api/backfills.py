@@ -108,7 +108,7 @@ async def post_backfill(call: Call, body: BackfillPostBody) -> BackfillResponse:
     """Create a backfill."""
     check(call.who, Permission.OPERATE, body.dag_id)
     try:
-        return _response(await make_backfill(call.place, call.who.name, body.plan))
+        return _response(await make_backfill(call.context, call.who.name, body.plan))
     except DagError as exc:
         raise Invalid(("body",), str(exc)) from exc
 
@@ -118,7 +118,7 @@ async def try_backfill(call: Call, body: BackfillPostBody) -> DryRunBackfillColl
     """Show the dates that a backfill would run."""
     check(call.who, Permission.OPERATE, body.dag_id)
     try:
-        planned = await plan_backfill(call.place, body.plan)
+        planned = await plan_backfill(call.context, body.plan)
     except DagError as exc:
         raise Invalid(("body",), str(exc)) from exc
     infos = [date.info for date in planned if date.exception_reason is None]
@@ -142,18 +142,18 @@ async def unpause_one_backfill(call: Call, backfill_id: RowId) -> BackfillRespon
 async def cancel_one_backfill(call: Call, backfill_id: RowId) -> BackfillResponse:
     """Fail the queued runs of a backfill; the running ones go on."""
     await _allowed(call, backfill_id, Permission.OPERATE)
-    name, now = call.who.name, call.place.clock.now()
-    return _response(await call.place.act(name, cancel_backfill, backfill_id, actor=name, now=now))
+    name, now = call.who.name, call.context.clock.now()
+    return _response(await call.context.act(name, cancel_backfill, backfill_id, actor=name, now=now))
 
 
 async def _pause(call: Call, backfill_id: int, *, paused: bool) -> BackfillResponse:
     await _allowed(call, backfill_id, Permission.OPERATE)
-    return _response(await call.place.act(call.who.name, pause_backfill, backfill_id, paused=paused))
+    return _response(await call.context.act(call.who.name, pause_backfill, backfill_id, paused=paused))
 
 
 async def _allowed(call: Call, backfill_id: int, permission: Permission) -> BackfillProgress:
     """Return a backfill of whose DAG this is allowed. Raises NotFound, and NotAllowed."""
-    found = await call.place.ask(get_backfill, backfill_id)
+    found = await call.context.ask(get_backfill, backfill_id)
     check(call.who, permission, found.dag_id)
     return found
 

@@ -11,7 +11,7 @@ from asynsched.errors import AsynschedError, NotFound
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.paging import BadRequest
 from asynsched.queries.run_actions import delete_run, mark_run, note_run
-from asynsched.queries.runs import get_state
+from asynsched.queries.runs import check_run_exists
 from asynsched.queries.task_instances import get_task_instance, has_task
 from asynsched.web.access import NotAllowed, Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Names, is_meant
@@ -67,8 +67,8 @@ async def bulk_dag_runs(call: Call, dag_id: str, body: BulkBody[BulkDAGRunBody])
         key = DagRunKey(named.dag_id or dag_id, named.dag_run_id)
         if "~" in key:
             raise BadRequest(f"Name the DAG of the run {key.run_id!r}: the path does not.")
-        look = _asking(call, get_state, *key)
-        do = _calling(delete_run, call.place, call.who.name, key) if deletes else _marking(call, key, named, mask)
+        look = _asking(call, check_run_exists, *key)
+        do = _calling(delete_run, call.context, call.who.name, key) if deletes else _marking(call, key, named, mask)
         return Step(f"{key.dag_id}.{key.run_id}", key.dag_id, look, do)
 
     return await _bulk(call, body, step, {"create": NOT_CREATED})
@@ -96,7 +96,7 @@ async def bulk_task_instances(
 
 
 def _asking(call: Call, question: Callable[..., Any], *args: Any) -> Callable[[], Awaitable[object]]:
-    return lambda: call.place.ask(question, *args)
+    return lambda: call.context.ask(question, *args)
 
 
 def _calling(function: Callable[..., Awaitable[object]], *args: Any) -> Callable[[], Awaitable[object]]:
@@ -106,9 +106,9 @@ def _calling(function: Callable[..., Awaitable[object]], *args: Any) -> Callable
 def _marking(call: Call, key: DagRunKey, named: BulkDAGRunBody, mask: Names | None) -> Callable[[], Awaitable[object]]:
     async def mark() -> None:
         if named.state is not None and is_meant("state", mask):
-            await mark_run(call.place, call.who.name, key, named.state)
+            await mark_run(call.context, call.who.name, key, named.state)
         if named.note is not None and is_meant("note", mask):
-            await note_run(call.place, call.who.name, key, named.note)
+            await note_run(call.context, call.who.name, key, named.note)
 
     return mark
 

@@ -55,9 +55,9 @@ async def get_config_value(call: Call, section: str, option: str) -> Config | Re
 
 
 def _options(call: Call) -> Mapping[str, Mapping[str, str]]:
-    if not call.place.settings.web.expose_config:
+    if not call.context.settings.web.expose_config:
         raise NotAllowed("The configuration is not shown: an administrator has to set web.expose_config = true.")
-    return list_options(call.place.settings)
+    return list_options(call.context.settings)
 
 
 def _named(kind: str, name: str, found: Mapping[str, T]) -> T:

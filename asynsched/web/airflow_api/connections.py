@@ -98,7 +98,7 @@ async def get_connections(
 @AIRFLOW_API.endpoint("GET", "/connections/{connection_id}", permission=Permission.OPERATE, errors=(404,))
 async def get_one_connection(call: Call, connection_id: str) -> ConnectionResponse:
     """Show a connection."""
-    return connection_response(await call.place.ask(get_connection, connection_id))
+    return connection_response(await call.context.ask(get_connection, connection_id))
 
 
 @AIRFLOW_API.endpoint("POST", "/connections", permission=Permission.ADMINISTER, status=201, errors=(409,))

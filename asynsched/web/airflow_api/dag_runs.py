@@ -14,7 +14,7 @@ from asynsched.queries.dag_versions import read_structure
 from asynsched.queries.dags import get_dag
 from asynsched.queries.paging import BadRequest, Offset, Range
 from asynsched.queries.run_actions import wait_for_run
-from asynsched.queries.runs import RunFilter, RunInfo, count_runs, get_run, get_state, list_runs
+from asynsched.queries.runs import RunFilter, RunInfo, check_run_exists, count_runs, get_run, list_runs
 from asynsched.queries.xcoms import read_results
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.timetables.zones import as_zone
@@ -126,7 +126,7 @@ async def get_dag_runs(
 ) -> DAGRunCollectionResponse:
     """List the runs of a DAG, or of all DAGs (`~`)."""
     if dag_id != "~":
-        await call.place.ask(get_dag, dag_id, active=False)
+        await call.context.ask(get_dag, dag_id, active=False)
     if query.excludes_all:
         return DAGRunCollectionResponse(dag_runs=(), total_entries=0)
     wanted = RunFilter(
@@ -134,7 +134,7 @@ async def get_dag_runs(
         version_numbers=query.dag_version or None, dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"),
         partition_key=pattern(query, "partition_key"), partition_date=await _partition_days(call, dag_id, query),
         updated_at=bounds(changes, "updated_at"), conf_contains=query.conf_contains or None,
-        asset=query.consuming_asset_pattern, **dates.of_runs, **dates.of_times(call.place.clock.now()),
+        asset=query.consuming_asset_pattern, **dates.of_runs, **dates.of_times(call.context.clock.now()),
     )  # fmt: skip
     return await _listed(call, wanted, page, order_by)
 
@@ -144,7 +144,7 @@ async def _partition_days(call: Call, dag_id: str, query: RunQuery) -> Range:
     first, last = query.partition_date_gte, query.partition_date_lte
     if first is None and last is None:
         return Range()
-    schedule = {} if dag_id == "~" else (await read_structure(call.place, dag_id)).dag.timetable
+    schedule = {} if dag_id == "~" else (await read_structure(call.context, dag_id)).dag.timetable
     zone = as_zone(schedule.get("timezone") or "UTC")
     return Range(
         gte=None if first is None else datetime.combine(first, time.min, zone),
@@ -176,13 +176,13 @@ async def _listed(call: Call, wanted: RunFilter, page: CursorQuery, order_by: Or
 @AIRFLOW_API.endpoint("GET", RUN, errors=(404,))
 async def get_dag_run(call: Call, dag_id: str, dag_run_id: str) -> DAGRunResponse:
     """Show a run."""
-    return run_response(await call.place.ask(get_run, dag_id, dag_run_id))
+    return run_response(await call.context.ask(get_run, dag_id, dag_run_id))
 
 
 @AIRFLOW_API.endpoint("GET", f"{RUN}/upstreamAssetEvents", errors=(404,))
 async def get_upstream_asset_events(call: Call, dag_id: str, dag_run_id: str) -> AssetEventCollectionResponse:
     """List the asset events that triggered a run."""
-    await call.place.ask(get_state, dag_id, dag_run_id)
+    await call.context.ask(check_run_exists, dag_id, dag_run_id)
     return await events_of_run(call, DagRunKey(dag_id, dag_run_id))
 
 
@@ -196,7 +196,7 @@ async def wait_dag_run_until_finished(
     change, and one for each `interval` without a change.
     """
     key = DagRunKey(dag_id, dag_run_id)
-    await call.place.ask(get_state, *key)  # while there is still a status to answer with
+    await call.context.ask(check_run_exists, *key)  # while there is still a status to answer with
     pause = timedelta(seconds=min(max(interval, SHORTEST_INTERVAL), LONGEST_INTERVAL))
     # Without a content type, as Airflow answers: its client refuses the lines' own.
     return StreamingResponse(_lines(call, key, pause, result))
@@ -204,14 +204,14 @@ async def wait_dag_run_until_finished(
 
 async def _lines(call: Call, key: DagRunKey, pause: timedelta, task_ids: Names | None) -> AsyncIterator[bytes]:
     state = ""
-    async for state in wait_for_run(call.place, key, interval=pause):
+    async for state in wait_for_run(call.context, key, interval=pause):
         if state not in FINISHED_RUN_STATES:
             yield _line({"state": state})
     if state not in FINISHED_RUN_STATES:
         return  # the scheduler stops, and with it this server
     told: dict[str, Any] = {"state": state}
     try:
-        if results := await read_results(call.place, key, task_ids):
+        if results := await read_results(call.context, key, task_ids):
             told["results"] = results
     except (BadRequest, NotFound) as exc:
         told["error"] = str(exc)  # the status of the answer is sent already

@@ -68,7 +68,7 @@ async def get_dag_versions(
     """List the versions of a DAG, or of all DAGs (`~`)."""
     dag_ids = call.who.dag_ids
     if dag_id != "~":
-        await call.place.ask(get_dag, dag_id, active=False)
+        await call.context.ask(get_dag, dag_id, active=False)
         dag_ids = frozenset({dag_id})
     if bundle_version is not None or bundle_name not in (None, BUNDLE):
         return DAGVersionCollectionResponse((), 0)
@@ -80,14 +80,14 @@ async def get_dag_versions(
 @AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagVersions/{version_number}", errors=(404,))
 async def get_dag_version(call: Call, dag_id: str, version_number: Number) -> DagVersionResponse:
     """Show a version of a DAG."""
-    return version_response(await call.place.ask(get_version, dag_id, version_number))
+    return version_response(await call.context.ask(get_version, dag_id, version_number))
 
 
 @AIRFLOW_API.endpoint("GET", "/dagSources/{dag_id}", errors=(404, 406))
 async def get_dag_source(call: Call, dag_id: str, version_number: Number | None = None) -> DAGSourceResponse | Response:
     """Show the source of a version of a DAG, by default of the newest; as text if the request accepts that."""
     as_text = wants_text(call)
-    found = redacted(await call.place.ask(get_source, dag_id, version_number), call.who.dag_ids)
+    found = redacted(await call.context.ask(get_source, dag_id, version_number), call.who.dag_ids)
     text = f"{found.text}{CUT if found.is_cut else ''}"
     if as_text:
         return PlainTextResponse(text)

@@ -213,8 +213,8 @@ async def patch_dags(
     if query.dag_id_pattern is None and query.dag_id_prefix_pattern is None:
         return DAGCollectionResponse((), 0)
     wanted = msgspec.structs.replace(_filter(call, query, NO_MORE), dag_ids=editable)
-    total = await call.place.ask(count_dags, wanted)
-    found = await call.place.ask(list_dags, wanted, paging(page, ("dag_id",)))
+    total = await call.context.ask(count_dags, wanted)
+    found = await call.context.ask(list_dags, wanted, paging(page, ("dag_id",)))
     changed = [await _pause(call, dag.dag_id, body) for dag in found.items]
     return DAGCollectionResponse(tuple(changed), total)
 
@@ -222,7 +222,7 @@ async def patch_dags(
 @AIRFLOW_API.endpoint("GET", "/dags/{dag_id}", errors=(404,))
 async def get_one_dag(call: Call, dag_id: str) -> DAGResponse:
     """Show a DAG."""
-    return dag_response(call, await call.place.ask(get_dag, dag_id, active=False))
+    return dag_response(call, await call.context.ask(get_dag, dag_id, active=False))
 
 
 @AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}", permission=Permission.OPERATE, errors=(404,))
@@ -235,18 +235,18 @@ async def patch_dag(call: Call, dag_id: str, body: DAGPatchBody, update_mask: Na
 @AIRFLOW_API.endpoint("DELETE", "/dags/{dag_id}", permission=Permission.OPERATE, errors=(404, 409))
 async def delete_one_dag(call: Call, dag_id: str) -> None:
     """Delete a DAG that has left its file, with its runs and their logs. A DAG that is in a file is refused."""
-    await delete_dag(call.place, call.who.name, dag_id)
+    await delete_dag(call.context, call.who.name, dag_id)
 
 
 @AIRFLOW_API.endpoint("PUT", "/parseDagFile/{file_token}", status=201, errors=(404,))
 async def reparse_dag_file(call: Call, file_token: str) -> None:
     """Parse a DAG file again, which the `file_token` of its DAGs names, even if it has not changed."""
-    found = await call.place.ask(find_file, _file(file_token), seen_dags=call.who.dag_ids)
+    found = await call.context.ask(find_file, _file(file_token), seen_dags=call.who.dag_ids)
     for dag_id in found.dag_ids:
         check(call.who, Permission.OPERATE, dag_id)
     if not found.dag_ids:
         check(call.who, Permission.OPERATE, None)
-    await call.place.act(call.who.name, parse_again, found.path)
+    await call.context.act(call.who.name, parse_again, found.path)
 
 
 def _file(token: str) -> str:
@@ -259,12 +259,12 @@ def _file(token: str) -> str:
 @AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/details", errors=(404,))
 async def get_dag_details(call: Call, dag_id: str) -> DAGDetailsResponse:
     """Show a DAG with the details of its newest version."""
-    dag = await call.place.ask(get_dag, dag_id, active=False)
-    found = await read_structure(call.place, dag_id)
-    n_active = await call.place.ask(count_active_runs_of, dag_id)
+    dag = await call.context.ask(get_dag, dag_id, active=False)
+    found = await read_structure(call.context, dag_id)
+    n_active = await call.context.ask(count_active_runs_of, dag_id)
     description = await run_sync(_describe, found.dag)
     condition = found.dag.asset_condition
-    ids = {} if condition is None else await call.place.ask(ids_of_assets, condition)
+    ids = {} if condition is None else await call.context.ask(ids_of_assets, condition)
     return _details(dag_response(call, dag), found, n_active, description, ids)
 
 
@@ -334,13 +334,13 @@ def _check_mask(update_mask: Names | None) -> None:
 
 
 async def _pause(call: Call, dag_id: str, body: DAGPatchBody) -> DAGResponse:
-    now = call.place.clock.now()
-    return dag_response(call, await call.place.act(call.who.name, pause_dag, dag_id, paused=body.is_paused, now=now))
+    now = call.context.clock.now()
+    return dag_response(call, await call.context.act(call.who.name, pause_dag, dag_id, paused=body.is_paused, now=now))
 
 
 def dag_response(call: Call, dag: DagInfo) -> DAGResponse:
     """Return a DAG in Airflow's form."""
-    settings = call.place.settings
+    settings = call.context.settings
     return DAGResponse(
         dag_id=dag.dag_id, dag_display_name=dag.display_name, is_paused=dag.paused, is_stale=not dag.is_active,
         last_parsed_time=dag.parsed_at, last_parse_duration=dag.parse_seconds, relative_fileloc=dag.file,
@@ -407,7 +407,7 @@ async def get_dag_stats(call: Call, dag_ids: Names = ()) -> DagStatsCollectionRe
     wanted = frozenset(dag_ids) if dag_ids else call.who.dag_ids
     if wanted is not None and call.who.dag_ids is not None:
         wanted &= call.who.dag_ids
-    found = await call.place.ask(count_runs_by_state, wanted)
+    found = await call.context.ask(count_runs_by_state, wanted)
     shown = [
         DagStatsResponse(
             one.dag_id, one.dag_display_name,

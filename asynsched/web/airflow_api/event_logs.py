@@ -101,7 +101,7 @@ async def get_event_logs(
 @AIRFLOW_API.endpoint("GET", "/eventLogs/{event_log_id}", errors=(404,))
 async def get_event_log(call: Call, event_log_id: RowId) -> EventLogResponse:
     """Show an action of a user."""
-    found = await call.place.ask(get_audit, event_log_id)
+    found = await call.context.ask(get_audit, event_log_id)
     if call.who.dag_ids is not None and found.dag_id not in call.who.dag_ids:
         raise NotFound("event log", str(event_log_id))
     return _response(found)

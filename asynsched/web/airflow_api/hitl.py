@@ -134,7 +134,7 @@ async def get_hitl_details(
 @AIRFLOW_API.endpoint("GET", QUESTION, errors=(404,))
 async def get_hitl_detail(call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex) -> HITLDetail:
     """Show the question of a task instance; the map index of a task that is not mapped is -1."""
-    return _detail(await call.place.ask(get_question, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index)))
+    return _detail(await call.context.ask(get_question, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index)))
 
 
 @AIRFLOW_API.endpoint("PATCH", QUESTION, permission=Permission.OPERATE, errors=(403, 404, 409))
@@ -143,13 +143,13 @@ async def update_hitl_detail(
 ) -> HITLDetailResponse:
     """Answer the question of a task instance, which then goes on."""
     key, name = TaskInstanceKey(dag_id, dag_run_id, task_id, map_index), call.who.name
-    _check_assigned((await call.place.ask(get_question, key)).asked, name)
-    read = await read_before(call.place, key, reading(body.chosen_options, body.params_input))
-    await call.place.act(name, answer, key, read, user=name, now=call.place.clock.now())
-    given = (await call.place.ask(get_question, key)).asked
+    _check_assigned((await call.context.ask(get_question, key)).asked, name)
+    read = await read_before(call.context, key, reading(body.chosen_options, body.params_input))
+    await call.context.act(name, answer, key, read, user=name, now=call.context.clock.now())
+    given = (await call.context.ask(get_question, key)).asked
     return HITLDetailResponse(
         responded_by=HITLUser(**(given.responded_by or {"id": name, "name": name})),
-        responded_at=given.responded_at or call.place.clock.now(),
+        responded_at=given.responded_at or call.context.clock.now(),
         chosen_options=tuple(given.chosen_options or ()), params_input=given.params_input,
     )  # fmt: skip
 

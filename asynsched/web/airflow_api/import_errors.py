@@ -62,7 +62,7 @@ async def get_import_errors(
 async def get_one_import_error(call: Call, import_error_id: RowId) -> ImportErrorResponse:
     """Show an error of a DAG file."""
     wanted = ImportErrorFilter(dag_ids=call.who.dag_ids)
-    return _response(await call.place.ask(get_import_error, import_error_id, wanted))
+    return _response(await call.context.ask(get_import_error, import_error_id, wanted))
 
 
 def _response(info: ImportErrorInfo) -> ImportErrorResponse:

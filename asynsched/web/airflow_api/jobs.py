@@ -78,7 +78,7 @@ class JobQuery(Struct, frozen=True, kw_only=True):
 @AIRFLOW_API.endpoint("GET", "/jobs")
 async def get_jobs(call: Call, query: JobQuery, page: PageQuery, order_by: OrderBy = ("id",)) -> JobCollectionResponse:
     """List the schedulers, also ended ones."""
-    wanted = query.filter(call.place.clock.now())
+    wanted = query.filter(call.context.clock.now())
     if wanted is None:
         return JobCollectionResponse((), 0)
     questions, asked = (list_schedulers, count_schedulers), paging(page, order_by, SORT_NAMES)
@@ -134,8 +134,8 @@ async def get_health(call: Call) -> HealthInfoResponse:
     """Tell whether the database answers, and whether a scheduler serves."""
     database, status, heartbeat = "healthy", "unhealthy", None
     try:
-        wanted = SchedulerFilter(now=call.place.clock.now(), serving=True)
-        for row in (await call.place.ask(list_schedulers, wanted, FIRST_PAGE)).items:
+        wanted = SchedulerFilter(now=call.context.clock.now(), serving=True)
+        for row in (await call.context.ask(list_schedulers, wanted, FIRST_PAGE)).items:
             status, heartbeat = "healthy", max(heartbeat or row.heartbeat_at, row.heartbeat_at)
     except StoreUnavailable:
         database = "unhealthy"

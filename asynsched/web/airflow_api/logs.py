@@ -63,7 +63,7 @@ async def get_log(
     A request that accepts `application/x-ndjson` gets lines of JSON; with `full_content`, up to the end of the log.
     """
     key = TaskInstanceKey(dag_id, dag_run_id, task_id, map_index)
-    part = await read_log(call.place, key, try_number, start=0 if token is None else _read(token))
+    part = await read_log(call.context, key, try_number, start=0 if token is None else _read(token))
     if NDJSON in call.request.headers.get("accept", ""):
         headers = {} if part.is_last or full_content else {TOKEN_HEADER: _token(part)}
         stream = _whole(call, key, try_number, part) if full_content else _once(part)
@@ -81,7 +81,7 @@ async def get_external_log_url(
     map_index: MapIndex = -1,
 ) -> ExternalLogUrlResponse:
     """Logs have no address of their own: this is always refused, as Airflow does then."""
-    await call.place.ask(get_task_instance, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
+    await call.context.ask(get_task_instance, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
     raise BadRequest("Logs have no address elsewhere: read them here.")
 
 
@@ -105,7 +105,7 @@ async def _whole(call: Call, key: TaskInstanceKey, try_number: int, part: LogPar
     """Yield a log from a part to its present end, a part at a time."""
     yield await run_sync(_as_ndjson, part)
     while not part.is_last and part.end > part.start:
-        part = await read_log(call.place, key, try_number, start=part.end)
+        part = await read_log(call.context, key, try_number, start=part.end)
         yield await run_sync(_as_ndjson, part)
 
 

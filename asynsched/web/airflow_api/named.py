@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 
 from asynsched.bell import Hint
 from asynsched.errors import AsynschedError
+from asynsched.queries.context import Act
 from asynsched.queries.paging import BadRequest
-from asynsched.queries.place import Act
 from asynsched.store.rows import existing_names
 from asynsched.web.airflow_api.bulk import (
     Action,
@@ -57,24 +57,24 @@ class Kind(NamedTuple, Generic[B, T]):
 async def create_one(call: Call, kind: Kind[B, T], body: B) -> T:
     """Create a thing. Raises Invalid, AlreadyExists, BadRequest, and StoreError for values that cannot be stored."""
     _refuse_team(body)
-    return await call.place.act(call.who.name, kind.create, body)
+    return await call.context.act(call.who.name, kind.create, body)
 
 
 async def change_one(call: Call, kind: Kind[Any, T], name: str, body: Struct, update_mask: Iterable[str] | None) -> T:
     """Change a thing. Raises Invalid, NotFound, BadRequest, and StoreError for values that cannot be stored."""
     if kind.key(body) not in (None, name):
         raise BadRequest(f"The body names the {kind.word} {kind.key(body)!r}, and the path {name!r}.")
-    return await call.place.act(call.who.name, kind.change, name, _changed_fields(kind, body, update_mask))
+    return await call.context.act(call.who.name, kind.change, name, _changed_fields(kind, body, update_mask))
 
 
 async def delete_one(call: Call, kind: Kind[Any, Any], name: str) -> None:
     """Delete a thing. Raises NotFound, and BadRequest for one that stays."""
-    await call.place.act(call.who.name, kind.delete, name)
+    await call.context.act(call.who.name, kind.delete, name)
 
 
 async def change_many(call: Call, kind: Kind[B, Any], body: BulkBody[B]) -> BulkResponse:
     """Create, change and delete things. Raises BadRequest if there are too many."""
-    return await call.place.act(call.who.name, _carry_out, kind, body)
+    return await call.context.act(call.who.name, _carry_out, kind, body)
 
 
 def _changed_fields(kind: Kind[Any, Any], body: Struct, update_mask: Iterable[str] | None) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class ProviderCollectionResponse(Struct, frozen=True):
 @AIRFLOW_API.endpoint("GET", "/plugins", permission=Permission.OPERATE)
 async def get_plugins(call: Call, page: PageQuery) -> PluginCollectionResponse:
     """List the plugins. A process loads them for the answer."""
-    found = [row for row in await list_plugins(call.place.settings) if not row.error and row.parts]
+    found = [row for row in await list_plugins(call.context.settings) if not row.error and row.parts]
     return PluginCollectionResponse(tuple(map(_plugin, part_of(found, page))), len(found))
 
 
@@ -79,7 +79,9 @@ async def get_plugins(call: Call, page: PageQuery) -> PluginCollectionResponse:
 async def get_plugin_errors(call: Call) -> PluginImportErrorCollectionResponse:
     """List the errors of plugins. A process loads them for the answer."""
     errors = [
-        PluginImportErrorResponse(row.source, row.error) for row in await list_plugins(call.place.settings) if row.error
+        PluginImportErrorResponse(row.source, row.error)
+        for row in await list_plugins(call.context.settings)
+        if row.error
     ]
     return PluginImportErrorCollectionResponse(tuple(errors), len(errors))
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import Connection
 
+from asynsched.queries.context import Act
 from asynsched.queries.paging import Pattern
-from asynsched.queries.place import Act
 from asynsched.queries.pools import PoolInfo, change_pool, count_pools, create_pool, delete_pool, get_pool, list_pools
 from asynsched.store.runs.pools import LONGEST_NAME, UNLIMITED
 from asynsched.store.schema import pool
@@ -97,7 +97,7 @@ async def get_pools(
 @AIRFLOW_API.endpoint("GET", "/pools/{pool_name:path}", errors=(404,))
 async def get_one_pool(call: Call, pool_name: str) -> PoolResponse:
     """Show a pool."""
-    return pool_response(await call.place.ask(get_pool, pool_name))
+    return pool_response(await call.context.ask(get_pool, pool_name))
 
 
 @AIRFLOW_API.endpoint("POST", "/pools", permission=Permission.OPERATE, status=201, errors=(409,))

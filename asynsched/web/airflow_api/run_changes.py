@@ -15,9 +15,6 @@ from asynsched.keys import DagRunKey
 from asynsched.queries.assets import only_producer
 from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range, utc
 from asynsched.queries.run_actions import (
-    Clear,
-    MarkedAs,
-    Trigger,
     clear_tasks,
     delete_run,
     mark_run,
@@ -27,7 +24,8 @@ from asynsched.queries.run_actions import (
     preview_clear,
     trigger_run,
 )
-from asynsched.queries.runs import RunFilter, get_run, get_state, list_runs
+from asynsched.queries.run_edits import Clear, MarkedAs, Trigger
+from asynsched.queries.runs import RunFilter, check_run_exists, get_run, list_runs
 from asynsched.queries.task_instances import task_instances_of
 from asynsched.states import DagRunType
 from asynsched.store.runs.notes import LONGEST_NOTE
@@ -136,13 +134,13 @@ async def _trigger(call: Call, dag_id: str, body: TriggerDAGRunPostBody, run_typ
         note=body.note or "", partition_key=body.partition_key, run_type=run_type,
         run_after=None if body.run_after is None else utc(body.run_after),
     )  # fmt: skip
-    return run_response(await trigger_run(call.place, call.who.name, dag_id, wanted))
+    return run_response(await trigger_run(call.context, call.who.name, dag_id, wanted))
 
 
 @AIRFLOW_API.endpoint("POST", "/assets/{asset_id}/materialize", permission=Permission.OPERATE, errors=(404, 409))
 async def materialize_asset(call: Call, asset_id: RowId, body: MaterializeAssetBody | None) -> DAGRunResponse:
     """Create a run of the only DAG with a task that updates an asset."""
-    dag_id = await call.place.ask(only_producer, asset_id, seen_dags=call.who.dag_ids)
+    dag_id = await call.context.ask(only_producer, asset_id, seen_dags=call.who.dag_ids)
     check(call.who, Permission.OPERATE, dag_id)
     return await _trigger(call, dag_id, body or MaterializeAssetBody(), DagRunType.ASSET_MATERIALIZATION)
 
@@ -153,18 +151,18 @@ async def patch_dag_run(
 ) -> DAGRunResponse:
     """Mark or note a run. `queued` queues an ended run again, with its task instances as they are."""
     key, actor = DagRunKey(dag_id, dag_run_id), call.who.name
-    await call.place.ask(get_state, *key)
+    await call.context.ask(check_run_exists, *key)
     if isinstance(body.state, str) and is_meant("state", update_mask):
-        await mark_run(call.place, actor, key, body.state)  # first, as it may be refused
+        await mark_run(call.context, actor, key, body.state)  # first, as it may be refused
     if isinstance(body.note, str) and is_meant("note", update_mask):
-        await note_run(call.place, actor, key, body.note)
-    return run_response(await call.place.ask(get_run, *key))
+        await note_run(call.context, actor, key, body.note)
+    return run_response(await call.context.ask(get_run, *key))
 
 
 @AIRFLOW_API.endpoint("DELETE", RUN, permission=Permission.OPERATE, status=204, errors=(404, 409))
 async def delete_dag_run(call: Call, dag_id: str, dag_run_id: str) -> None:
     """Delete a run that is not running, with its rows and logs."""
-    await delete_run(call.place, call.who.name, DagRunKey(dag_id, dag_run_id))
+    await delete_run(call.context, call.who.name, DagRunKey(dag_id, dag_run_id))
 
 
 @AIRFLOW_API.endpoint(
@@ -180,7 +178,7 @@ async def clear_dag_run(call: Call, dag_id: str, dag_run_id: str, body: DAGRunCl
     if body.dry_run:
         return as_response(await _preview(call, [key], body))
     await _clear(call, key, body)
-    return run_response(await call.place.ask(get_run, *key))
+    return run_response(await call.context.ask(get_run, *key))
 
 
 @AIRFLOW_API.endpoint(
@@ -195,7 +193,7 @@ async def clear_dag_runs(call: Call, dag_id: str, body: BulkDAGRunClearBody) -> 
         return as_response(await _preview(call, keys, body))
     for key in keys:
         await _clear(call, key, body)
-    runs = tuple([run_response(await call.place.ask(get_run, *key)) for key in keys])
+    runs = tuple([run_response(await call.context.ask(get_run, *key)) for key in keys])
     return DAGRunCollectionResponse(dag_runs=runs, total_entries=len(runs))
 
 
@@ -210,7 +208,7 @@ async def _runs_to_clear(call: Call, dag_id: str, body: BulkDAGRunClearBody) -> 
         raise Invalid(("body",), "partition_date_end is before partition_date_start.")
     keys = None if body.partition_key is None else (body.partition_key,)
     wanted = RunFilter(call.who.dag_ids, unless_all(dag_id), partition_keys=keys, partition_date=body.dates)
-    page = await call.place.ask(list_runs, wanted, Paging(limit=MOST_RUNS))
+    page = await call.context.ask(list_runs, wanted, Paging(limit=MOST_RUNS))
     if page.after is not None:
         raise BadRequest(f"These are more than {MOST_RUNS} runs: choose fewer partitions.")
     return [run.key for run in page.items]
@@ -236,8 +234,8 @@ async def _preview(call: Call, keys: Sequence[DagRunKey], body: DAGRunClearBody)
             shown += [NewTaskResponse(name, name) for name in new[:most]]
             total += len(new)
         else:
-            changed = await call.place.ask(preview_clear, key, request or ClearTasks(), now=call.place.clock.now())
-            infos = await call.place.ask(task_instances_of, *key, names_of(changed[:most]))
+            changed = await call.context.ask(preview_clear, key, request or ClearTasks(), now=call.context.clock.now())
+            infos = await call.context.ask(task_instances_of, *key, names_of(changed[:most]))
             shown += map(instance_response, infos)
             total += len(changed)
     return ClearTaskInstanceCollectionResponse(tuple(shown), total)
@@ -246,9 +244,9 @@ async def _preview(call: Call, keys: Sequence[DagRunKey], body: DAGRunClearBody)
 async def _clear(call: Call, key: DagRunKey, body: DAGRunClearBody) -> None:
     request = await _request(call, key, body)
     if request is not None:
-        await clear_tasks(call.place, call.who.name, key, Clear(request=request))
+        await clear_tasks(call.context, call.who.name, key, Clear(request=request))
     if body.note is not None:
-        await note_run(call.place, call.who.name, key, body.note)
+        await note_run(call.context, call.who.name, key, body.note)
 
 
 async def _request(call: Call, key: DagRunKey, body: DAGRunClearBody) -> ClearTasks | None:
@@ -256,7 +254,7 @@ async def _request(call: Call, key: DagRunKey, body: DAGRunClearBody) -> ClearTa
     if body.only_new and body.only_failed:
         raise Invalid(("body",), "Give only_new or only_failed, not both.")
     if not body.only_new:
-        await call.place.ask(get_state, *key)
+        await call.context.ask(check_run_exists, *key)
         return ClearTasks(only_failed=body.only_failed, latest=bool(body.run_on_latest_version))
-    new = await call.place.ask(new_tasks, key)
+    new = await call.context.ask(new_tasks, key)
     return ClearTasks(new, latest=True) if new else None

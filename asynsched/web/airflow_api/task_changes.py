@@ -14,7 +14,8 @@ from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.dag_versions import read_structure
 from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range, utc
-from asynsched.queries.run_actions import Clear, clear_tasks, names_of, preview, preview_clear
+from asynsched.queries.run_actions import clear_tasks, names_of, preview_clear
+from asynsched.queries.run_edits import Clear, preview
 from asynsched.queries.runs import RunFilter, get_run
 from asynsched.queries.task_actions import Mark, mark_tasks, runs_of_dates
 from asynsched.queries.task_instances import (
@@ -154,12 +155,12 @@ async def post_clear_task_instances(
         changed: list[Sequence[ChangedTask]] = []
         for wanted in _requests(body):
             if body.dry_run:
-                changed.append(await call.place.ask(preview_clear, key, wanted.request, now=call.place.clock.now()))
+                changed.append(await call.context.ask(preview_clear, key, wanted.request, now=call.context.clock.now()))
             else:
-                changed.append((await clear_tasks(call.place, call.who.name, key, wanted)).instances)
+                changed.append((await clear_tasks(call.context, call.who.name, key, wanted)).instances)
         names = await run_sync(names_of, chain.from_iterable(changed))
         total += len(names)
-        found += await call.place.ask(task_instances_of, *key, names[: MOST_ROWS - len(found)])
+        found += await call.context.ask(task_instances_of, *key, names[: MOST_ROWS - len(found)])
     return _collection(found, total)
 
 
@@ -197,26 +198,26 @@ def _requests(body: ClearTaskInstancesBody) -> list[Clear]:
 
 async def _runs_to_clear(call: Call, dag_id: str, body: ClearTaskInstancesBody) -> Sequence[DagRunKey]:
     if body.dag_run_id is None:
-        await read_structure(call.place, dag_id)
+        await read_structure(call.context, dag_id)
         start, end = body.start_date, body.end_date
         dates = Range(gte=None if body.include_past else start, lte=None if body.include_future else end)
-        return await call.place.ask(runs_of_dates, dag_id, dates)
+        return await call.context.ask(runs_of_dates, dag_id, dates)
     return await _runs(call, DagRunKey(dag_id, body.dag_run_id), past=body.include_past, future=body.include_future)
 
 
 async def _runs(call: Call, key: DagRunKey, *, past: bool, future: bool) -> Sequence[DagRunKey]:
     """Return a run, with those of earlier or later logical dates if they are wanted. Raises NotFound and BadRequest."""
-    run = await call.place.ask(get_run, *key)
+    run = await call.context.ask(get_run, *key)
     if not (past or future):
         return [key]
     if run.logical_date is None:
         raise BadRequest("A run without a logical date has neither past nor future.")
     dates = Range(gte=None if past else run.logical_date, lte=None if future else run.logical_date)
-    return await call.place.ask(runs_of_dates, key.dag_id, dates)
+    return await call.context.ask(runs_of_dates, key.dag_id, dates)
 
 
 async def _tasks_of(call: Call, key: DagRunKey, group_id: str) -> Names:
-    run = await call.place.ask(get_run, *key)
+    run = await call.context.ask(get_run, *key)
     return await tasks_of_known_group(call, key.dag_id, run.version_number, group_id)
 
 
@@ -234,12 +235,12 @@ async def patch_instances(
     if request is not None:
         marked = 0
         for run in await _runs(call, key, past=body.include_past, future=body.include_future):
-            marked += len((await mark_tasks(call.place, call.who.name, run, Mark(request))).instances)
+            marked += len((await mark_tasks(call.context, call.who.name, run, Mark(request))).instances)
         if not marked:
             raise AsynschedError(f"The task {task_ids[0]!r} is {request.state} already.")
     if isinstance(body.note, str) and is_meant("note", update_mask):
         noted = tuple((one.task_id, one.map_index) for one in named)
-        await mark_tasks(call.place, call.who.name, key, Mark(noted=noted, note=body.note))
+        await mark_tasks(call.context, call.who.name, key, Mark(noted=noted, note=body.note))
     return _collection(await _named(call, key, task_ids, map_index))
 
 
@@ -258,9 +259,9 @@ async def _preview(
     found: list[TaskInstanceInfo] = []
     total = 0
     for run in await _runs(call, key, past=body.include_past, future=body.include_future):
-        changed = await call.place.ask(preview, run, request, now=call.place.clock.now())
+        changed = await call.context.ask(preview, run, request, now=call.context.clock.now())
         names = names_of(changed[: MOST_ROWS - len(found)])
-        found += await call.place.ask(task_instances_of, *run, names)
+        found += await call.context.ask(task_instances_of, *run, names)
         total += len(changed)
     return _collection(found, total)
 
@@ -268,12 +269,14 @@ async def _preview(
 async def _named(call: Call, key: DagRunKey, task_ids: Names, map_index: int | None) -> Sequence[TaskInstanceInfo]:
     """Return the instances of tasks of a run. Raises NotFound if there are none."""
     if map_index is not None:
-        return [await call.place.ask(get_task_instance, TaskInstanceKey(*key, task_ids[0], map_index))]
+        return [await call.context.ask(get_task_instance, TaskInstanceKey(*key, task_ids[0], map_index))]
     run = RunFilter(dag_ids=(key.dag_id,), run_ids=(key.run_id,))
     wanted = TaskInstanceFilter(run, task_ids)
-    page = await call.place.ask(list_task_instances, wanted, Paging(limit=MOST_ROWS, order_by=("task_id", "map_index")))
+    page = await call.context.ask(
+        list_task_instances, wanted, Paging(limit=MOST_ROWS, order_by=("task_id", "map_index"))
+    )
     if not page.items:
-        raise await call.place.ask(no_such_instance, TaskInstanceKey(*key, task_ids[0]))
+        raise await call.context.ask(no_such_instance, TaskInstanceKey(*key, task_ids[0]))
     return page.items
 
 

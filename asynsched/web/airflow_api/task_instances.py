@@ -201,7 +201,7 @@ async def get_task_instances(
         dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"), **dates.of_runs,
     )  # fmt: skip
     wanted = _filter(
-        call.place.clock.now(), run, query, dates, changes,
+        call.context.clock.now(), run, query, dates, changes,
         task_ids=None if query.task_id is None else (query.task_id,),
         display_name=pattern(query, "task_display_name"),
         groups=None if query.task_group_id is None else (query.task_group_id,),
@@ -265,7 +265,7 @@ async def get_mapped_task_instances(
     run = RunFilter(
         dag_ids=(dag_id,), run_ids=(dag_run_id,), version_numbers=query.version_number or None, **dates.of_runs
     )
-    wanted = _filter(call.place.clock.now(), run, query, dates, changes, task_ids=(task_id,), is_mapped=True)
+    wanted = _filter(call.context.clock.now(), run, query, dates, changes, task_ids=(task_id,), is_mapped=True)
     found = await _listed(call, wanted, CursorQuery(limit=page.limit, offset=page.offset), order_by)
     if not found.task_instances:
         await _check_mapped(call, dag_id, dag_run_id, task_id)
@@ -278,16 +278,16 @@ async def _check_names(call: Call, dag_id: str, run_id: str, group_id: str | Non
         return
     number = None
     if run_id == "~":
-        await call.place.ask(get_dag, dag_id, active=False)
+        await call.context.ask(get_dag, dag_id, active=False)
     else:
-        number = (await call.place.ask(get_run, dag_id, run_id)).version_number
+        number = (await call.context.ask(get_run, dag_id, run_id)).version_number
     if group_id is not None:
         await tasks_of_known_group(call, dag_id, number, group_id)
 
 
 async def tasks_of_known_group(call: Call, dag_id: str, version_number: int | None, group_id: str) -> Names:
     """Return the tasks of a group of a version of a DAG. Raises NotFound."""
-    dag = (await read_structure(call.place, dag_id, version_number)).dag
+    dag = (await read_structure(call.context, dag_id, version_number)).dag
     found = tasks_of_group(dag, group_id)
     if not found:
         raise NotFound("task group", group_id, where=f"the DAG {dag_id!r}")
@@ -296,8 +296,8 @@ async def tasks_of_known_group(call: Call, dag_id: str, version_number: int | No
 
 async def _check_mapped(call: Call, dag_id: str, run_id: str, task_id: str) -> None:
     """Raise NotFound if a run has no such mapped task. One that expanded to nothing has no instances."""
-    run = await call.place.ask(get_run, dag_id, run_id)
-    dag = (await read_structure(call.place, dag_id, run.version_number)).dag
+    run = await call.context.ask(get_run, dag_id, run_id)
+    dag = (await read_structure(call.context, dag_id, run.version_number)).dag
     if task_id not in {task.task_id for task in dag.tasks if task.map_length is not None or task.group_id is not None}:
         raise NotFound("mapped task", task_id, where=f"the DAG {dag_id!r}")
 
@@ -310,7 +310,7 @@ async def get_task_instance_dependencies(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1
 ) -> TaskDependencyCollectionResponse:
     """Show the reasons why a task instance is not queued."""
-    found = await list_dependencies(call.place, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
+    found = await list_dependencies(call.context, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
     return TaskDependencyCollectionResponse(tuple(TaskDependencyResponse(one.name, one.reason) for one in found))
 
 
@@ -328,8 +328,8 @@ def _filter(
 
 async def _whole(call: Call, key: TaskInstanceKey) -> TaskInstanceResponse:
     """Return a task instance with its rendered fields, which lists leave out. Raises NotFound."""
-    info = await call.place.ask(get_task_instance, key)
-    fields = await call.place.ask(fields_of_try, info.id, info.try_number)
+    info = await call.context.ask(get_task_instance, key)
+    fields = await call.context.ask(fields_of_try, info.id, info.try_number)
     return replace(instance_response(info), rendered_fields=fields)
 
 
@@ -364,7 +364,7 @@ async def get_task_instance_tries(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1
 ) -> TaskInstanceHistoryCollectionResponse:
     """List the tries of a task instance."""
-    found = await call.place.ask(list_tries, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
+    found = await call.context.ask(list_tries, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
     shown = tuple(_try_response(found.of, one) for one in found.tries)
     return TaskInstanceHistoryCollectionResponse(shown, len(shown))
 
@@ -377,7 +377,7 @@ async def get_task_instance_try_details(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, task_try_number: Number, map_index: MapIndex = -1
 ) -> TaskInstanceHistoryResponse:
     """Show a try of a task instance."""
-    found = await call.place.ask(list_tries, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
+    found = await call.context.ask(list_tries, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
     for one in found.tries:
         if one.try_number == task_try_number:
             return _try_response(found.of, one)

@@ -73,7 +73,7 @@ async def get_tasks(call: Call, dag_id: str, order_by: str = "task_id") -> TaskC
     name = order_by.removeprefix("-")
     if name not in TaskResponse.__struct_fields__:
         raise BadRequest(f"Tasks cannot be sorted by {name!r}.")
-    dag = (await read_structure(call.place, dag_id)).dag
+    dag = (await read_structure(call.context, dag_id)).dag
     return Response(await run_sync(_encoded, dag, name, order_by.startswith("-")), media_type=JSON)
 
 
@@ -90,7 +90,7 @@ def _encoded(dag: SerializedDag, name: str, is_reversed: bool) -> bytes:
 @AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/tasks/{task_id}", errors=(404,))
 async def get_task(call: Call, dag_id: str, task_id: str) -> TaskResponse:
     """Show a task of a DAG."""
-    dag = (await read_structure(call.place, dag_id)).dag
+    dag = (await read_structure(call.context, dag_id)).dag
     for task in dag.tasks:
         if task.task_id == task_id:
             return task_response(dag, task)

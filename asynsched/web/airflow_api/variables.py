@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import Connection
 
+from asynsched.queries.context import Act
 from asynsched.queries.paging import Pattern
-from asynsched.queries.place import Act
 from asynsched.queries.secrets import (
     VariableInfo,
     change_variable,
@@ -92,7 +92,7 @@ async def get_variables(
 @AIRFLOW_API.endpoint("GET", "/variables/{variable_key:path}", permission=Permission.OPERATE, errors=(404,))
 async def get_one_variable(call: Call, variable_key: str) -> VariableResponse:
     """Show a variable."""
-    return variable_response(await call.place.ask(get_variable, variable_key))
+    return variable_response(await call.context.ask(get_variable, variable_key))
 
 
 @AIRFLOW_API.endpoint("POST", "/variables", permission=Permission.OPERATE, status=201, errors=(409,))

@@ -136,7 +136,7 @@ async def get_xcom_entry(
 
     `deserialize` shows values of types that JSON lacks in a form for people; `stringify` makes the value a text.
     """
-    found = await get_xcom(call.place, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index), xcom_key)
+    found = await get_xcom(call.context, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index), xcom_key)
     return Response(await run_sync(_encoded, found, deserialize, stringify), media_type=JSON)
 
 
@@ -153,8 +153,8 @@ async def get_extra_links(
 ) -> ExtraLinkCollectionResponse:
     """List the extra links of a task instance, which are those of its newest try."""
     key = TaskInstanceKey(dag_id, dag_run_id, task_id, map_index)
-    found = await list_links(call.place, key)
-    if try_number is not None and try_number != (await call.place.ask(get_task_instance, key)).try_number:
+    found = await list_links(call.context, key)
+    if try_number is not None and try_number != (await call.context.ask(get_task_instance, key)).try_number:
         raise NotFound("link", str(try_number), where=f"the tries of the task instance {task_id!r} before the newest")
     return ExtraLinkCollectionResponse(found, len(found))
 
@@ -193,12 +193,12 @@ async def delete_xcom_entry(
 ) -> None:
     """Delete an XCom."""
     key = TaskInstanceKey(dag_id, dag_run_id, task_id, map_index)
-    await call.place.act(call.who.name, delete_xcom, key, xcom_key)
+    await call.context.act(call.who.name, delete_xcom, key, xcom_key)
 
 
 async def _put(call: Call, key: TaskInstanceKey, name: str, value: Any, *, is_new: bool) -> XComResponseNative:
-    now = call.place.clock.now()
-    info = await call.place.act(call.who.name, put_xcom, key, name, value, is_new=is_new, now=now)
+    now = call.context.clock.now()
+    info = await call.context.act(call.who.name, put_xcom, key, name, value, is_new=is_new, now=now)
     return XComResponseNative(**_fields(info), value=value)
 
 

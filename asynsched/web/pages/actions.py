@@ -8,7 +8,8 @@ from starlette.responses import Response
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey
 from asynsched.queries.paging import BadRequest
-from asynsched.queries.run_actions import Clear, cancel_run, clear_tasks, mark_run, preview
+from asynsched.queries.run_actions import cancel_run, clear_tasks, mark_run
+from asynsched.queries.run_edits import Clear, preview
 from asynsched.queries.runs import get_state
 from asynsched.queries.task_actions import Mark, mark_tasks
 from asynsched.scheduling.requests.run_requests import ChangedTask, Submitted
@@ -24,10 +25,10 @@ TASK_STATES = ("success", "failed", "skipped")
 RUN_STATES = ("success", "failed")
 
 
-class Wish(NamedTuple):
-    """What somebody wants to do: `clear`, `mark` or `cancel`, of a run or of one of its tasks."""
+class PageAction(NamedTuple):
+    """An action of the page on a run or on one of its tasks; its kind is `clear`, `mark` or `cancel`."""
 
-    action: str
+    kind: str
     task_id: str = ""
     map_index: int | None = None
     state: str = ""
@@ -38,17 +39,17 @@ class Wish(NamedTuple):
         """The request. Raises BadRequest."""
         tasks = (self.task_id,) if self.task_id else ()
         has = {name: name in self.options for name in OPTIONS}
-        if self.action == "clear":
+        if self.kind == "clear":
             return ClearTasks(tasks, map_index=self.map_index if tasks else None, **has)
-        if self.action == "mark" and tasks and self.state in TASK_STATES:
+        if self.kind == "mark" and tasks and self.state in TASK_STATES:
             state = self.state
             return MarkTasks(
                 tasks, "success" if state == "success" else "failed" if state == "failed" else "skipped",
                 upstream=has["upstream"], downstream=has["downstream"], map_index=self.map_index,
             )  # fmt: skip
-        if self.action == "mark" and not tasks and self.state in RUN_STATES:
+        if self.kind == "mark" and not tasks and self.state in RUN_STATES:
             return MarkRun("success" if self.state == "success" else "failed")
-        if self.action == "cancel" and not tasks:
+        if self.kind == "cancel" and not tasks:
             return CancelRun()
         raise BadRequest("Choose to clear, to mark as a state, or to cancel a run.")
 
@@ -58,9 +59,9 @@ class Wish(NamedTuple):
         what = "the run" if not self.task_id else self.task_id
         if self.task_id and self.map_index is not None and self.map_index >= 0:
             what = f"{self.task_id}[{self.map_index}]"
-        if self.action == "mark":
+        if self.kind == "mark":
             return f"Mark {what} as {self.state}"
-        return f"{self.action.capitalize()} {what}"
+        return f"{self.kind.capitalize()} {what}"
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/act", permission=Permission.OPERATE)
@@ -72,19 +73,19 @@ async def confirm(
     """Show which task instances an action would change, and ask whether to do it."""
     given = (upstream, downstream, only_failed, only_running, latest)
     options = frozenset(name for name, value in zip(OPTIONS, given, strict=True) if value)
-    wish, key = Wish(action, task_id, map_index, state, options), DagRunKey(dag_id, run_id)
-    run = await call.place.ask(get_state, *key)
+    chosen, key = PageAction(action, task_id, map_index, state, options), DagRunKey(dag_id, run_id)
+    run_state = await call.context.ask(get_state, *key)
     problem = ""
     touched: Sequence[ChangedTask] = ()
     try:
-        touched = await call.place.ask(preview, key, wish.request, now=call.place.clock.now())
+        touched = await call.context.ask(preview, key, chosen.request, now=call.context.clock.now())
     except BadRequest:
         raise
     except AsynschedError as exc:
         problem = str(exc)
     return await show(
-        call, "act.html", run=run, key=key, wish=wish, touched=touched[:MOST_SHOWN], n_touched=len(touched),
-        problem=problem,
+        call, "act.html", run_state=run_state, key=key, chosen=chosen, touched=touched[:MOST_SHOWN],
+        n_touched=len(touched), problem=problem,
     )  # fmt: skip
 
 
@@ -93,31 +94,31 @@ async def act(call: Call, dag_id: str, run_id: str) -> Response:
     """Do an action, and go back to the run or the task."""
     fields, key = await form_of(call), DagRunKey(dag_id, run_id)
     index = whole_number(fields, "map_index", least=-1, most=2**31 - 1) if one(fields, "map_index") else None
-    wish = Wish(
+    chosen = PageAction(
         one(fields, "action"), one(fields, "task_id"), index,
         one(fields, "state"), frozenset(name for name in OPTIONS if one(fields, name)),
     )  # fmt: skip
-    done = await _do(call, key, wish.request)
-    what = f"{wish.sentence}: {count(len(done.instances), 'task instance')}"
+    done = await _do(call, key, chosen.request)
+    what = f"{chosen.sentence}: {count(len(done.instances), 'task instance')}"
     said = f"{what}." if done.request_id is None else f"{what}, as soon as the run's scheduler has taken it up."
     path = ("dags", dag_id, "runs", run_id)
-    if not wish.task_id:
+    if not chosen.task_id:
         return redirect(call, *path, said=said)
-    return redirect(call, *path, "tasks", wish.task_id, said=said, map_index=_index(wish))
+    return redirect(call, *path, "tasks", chosen.task_id, said=said, map_index=_index(chosen))
 
 
 async def _do(call: Call, key: DagRunKey, request: RunRequest) -> Submitted:
-    place, actor = call.place, call.who.name
+    context, actor = call.context, call.who.name
     match request:
         case ClearTasks():
-            return await clear_tasks(place, actor, key, Clear(request=request))
+            return await clear_tasks(context, actor, key, Clear(request=request))
         case MarkTasks():
-            return await mark_tasks(place, actor, key, Mark(request))
+            return await mark_tasks(context, actor, key, Mark(request))
         case MarkRun(state=state):
-            return await mark_run(place, actor, key, state)
+            return await mark_run(context, actor, key, state)
         case _:
-            return await cancel_run(place, actor, key)
+            return await cancel_run(context, actor, key)
 
 
-def _index(wish: Wish) -> int | None:
-    return wish.map_index if wish.map_index is not None and wish.map_index >= 0 else None
+def _index(chosen: PageAction) -> int | None:
+    return chosen.map_index if chosen.map_index is not None and chosen.map_index >= 0 else None

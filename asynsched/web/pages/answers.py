@@ -48,7 +48,7 @@ async def answers(call: Call) -> Response:
 async def _show(call: Call, answered: TaskInstanceKey | None = None, typed: Typed = NOTHING_TYPED) -> Response:
     """Show the questions, one of them with the answer to it that was refused."""
     wanted = open_to(call.who.dag_ids)
-    page = await call.place.ask(list_questions, wanted, Paging(limit=MOST_ROWS, order_by=("created_at",)))
+    page = await call.context.ask(list_questions, wanted, Paging(limit=MOST_ROWS, order_by=("created_at",)))
     zone = preferences_of(call.request).zone
     rows = []
     for one in page.items:
@@ -58,7 +58,7 @@ async def _show(call: Call, answered: TaskInstanceKey | None = None, typed: Type
             rows.append((one.asked, instance, fields, typed))
         else:
             rows.append((one.asked, instance, _fields(one.asked, zone), NOTHING_TYPED))
-    n = len(rows) if page.after is None else await call.place.ask(count_questions, wanted)
+    n = len(rows) if page.after is None else await call.context.ask(count_questions, wanted)
     elsewhere = NOTHING_TYPED if any(row[-1] is typed for row in rows) else typed
     return await show(call, "answers.html", rows=rows, n=n, elsewhere=elsewhere, status=typed.status)
 
@@ -66,7 +66,7 @@ async def _show(call: Call, answered: TaskInstanceKey | None = None, typed: Type
 @PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/required_actions")
 async def of_task(call: Call, dag_id: str, run_id: str, task_id: str) -> Response:
     """Lead from the address that `generate_link_to_ui` makes, as Airflow's page has it, to the open questions."""
-    await call.place.ask(has_task, TaskInstanceKey(dag_id, run_id, task_id))  # raises NotFound
+    await call.context.ask(has_task, TaskInstanceKey(dag_id, run_id, task_id))  # raises NotFound
     return redirect(call, "answers")
 
 
@@ -98,9 +98,9 @@ async def give(call: Call, dag_id: str, run_id: str, task_id: str, map_index: Ma
         return read_answer(asked, sent.get("option", []), sent, zone)
 
     key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
-    known = await read_before(call.place, key, read)
+    known = await read_before(call.context, key, read)
     try:
-        await call.place.act(call.who.name, answer, key, known, user=call.who.name, now=call.place.clock.now())
+        await call.context.act(call.who.name, answer, key, known, user=call.who.name, now=call.context.clock.now())
     except AsynschedError as exc:
         return await _show(call, key, refused(sent, exc))
     return redirect(call, "answers", said=f"{task_id} of {run_id} has its answer: {', '.join(sent.get('option', []))}.")

@@ -47,8 +47,10 @@ LATELY = timedelta(hours=24)
 async def show_assets(call: Call, after: str = "") -> Response:
     """Show the assets, the tasks that update them, the DAGs that wait for them, and their last events."""
     seen = call.who.dag_ids
-    page = await call.place.ask(list_assets, AssetFilter(seen_dags=seen), Paging(limit=PAGE_ROWS, after=after or None))
-    events = (await call.place.ask(list_events, EventFilter(seen_dags=seen), Paging(limit=MOST_EVENTS))).items
+    page = await call.context.ask(
+        list_assets, AssetFilter(seen_dags=seen), Paging(limit=PAGE_ROWS, after=after or None)
+    )
+    events = (await call.context.ask(list_events, EventFilter(seen_dags=seen), Paging(limit=MOST_EVENTS))).items
     return await show(
         call, "assets.html", rows=[one for one in page.items if seen is None or one.references], after=page.after,
         events=[event for event in events if seen is None or event.source_dag_id in seen],
@@ -61,11 +63,11 @@ async def asset_graph(call: Call, dag: str = "", asset: str = "") -> Response:
 
     `dag` or `asset`: only the part that is connected with it.
     """
-    place, seen, now = call.place, call.who.dag_ids, call.place.clock.now()
-    page = await place.ask(list_assets, AssetFilter(seen_dags=seen), Paging(limit=MOST_ROWS))
+    context, seen, now = call.context, call.who.dag_ids, call.context.clock.now()
+    page = await context.ask(list_assets, AssetFilter(seen_dags=seen), Paging(limit=MOST_ROWS))
     assets = tuple(one for one in page.items if seen is None or one.references)
-    counts = await place.ask(count_events_by_asset, [one.id for one in assets], since=now - LATELY)
-    waiting = await place.ask(all_queued, seen)
+    counts = await context.ask(count_events_by_asset, [one.id for one in assets], since=now - LATELY)
+    waiting = await context.ask(all_queued, seen)
 
     def drawn() -> DrawnGraph:
         boxes, links = assets_and_dags(
@@ -91,7 +93,7 @@ async def backfills(call: Call, dag_id: str = "", after: str = "") -> Response:
 
 async def _show_backfills(call: Call, dag_id: str, after: str = "", typed: Typed = NOTHING_TYPED) -> Response:
     wanted, paging = BackfillFilter(dag_ids=call.who.dag_ids), Paging(limit=PAGE_ROWS, after=after or None)
-    page = await call.place.ask(queries.list_backfills, wanted, paging)
+    page = await call.context.ask(queries.list_backfills, wanted, paging)
     return await show(call, "backfills.html", page=page, dag_id=dag_id, typed=typed, status=typed.status)
 
 
@@ -104,10 +106,10 @@ async def create_backfill(call: Call, dag_id: str) -> Response:
     try:
         plan = _plan(dag_id, fields, preferences_of(call.request).zone)
         if one(fields, "do") != "create":
-            dates = await queries.plan_backfill(call.place, plan)
+            dates = await queries.plan_backfill(call.context, plan)
             sent = {name: values[-1] for name, values in fields.items()}
             return await show(call, "backfill_plan.html", dag_id=dag_id, plan=plan, dates=dates, sent=sent)
-        made = await queries.make_backfill(call.place, call.who.name, plan)
+        made = await queries.make_backfill(call.context, call.who.name, plan)
     except AsynschedError as exc:
         return await _show_backfills(call, dag_id, typed=refused(fields, exc))
     return redirect(call, "backfills", said=f"The backfill {made.id} of {dag_id} has {made.n_queued} queued runs.")
@@ -137,11 +139,11 @@ async def change_backfill(call: Call, dag_id: str, backfill_id: RowId) -> Respon
     do = one(await form_of(call), "do")
     if do not in ("pause", "unpause", "cancel"):
         raise BadRequest("A backfill can be paused, unpaused and cancelled.")
-    place, actor = call.place, call.who.name
-    if (await place.ask(queries.get_backfill, backfill_id)).dag_id != dag_id:
+    context, actor = call.context, call.who.name
+    if (await context.ask(queries.get_backfill, backfill_id)).dag_id != dag_id:
         raise NotFound("backfill", str(backfill_id))
     if do == "cancel":
-        row = await place.act(actor, queries.cancel_backfill, backfill_id, actor=actor, now=place.clock.now())
+        row = await context.act(actor, queries.cancel_backfill, backfill_id, actor=actor, now=context.clock.now())
     else:
-        row = await place.act(actor, queries.pause_backfill, backfill_id, paused=do == "pause")
+        row = await context.act(actor, queries.pause_backfill, backfill_id, paused=do == "pause")
     return redirect(call, "backfills", said=f"The backfill {row.id} of {row.dag_id} is {row.state}.")

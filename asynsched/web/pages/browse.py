@@ -28,8 +28,8 @@ async def runs(
         run_types=(kind,) if kind else None, run_after=Range(gte=_instant(since, zone), lt=_instant(until, zone)),
     )  # fmt: skip
     paging = Paging(limit=PAGE_ROWS, after=after or None, order_by=NEWEST_FIRST)
-    page = await call.place.ask(list_runs, wanted, paging)
-    progress = await call.place.ask(count_progress, [one.id for one in page.items])
+    page = await call.context.ask(list_runs, wanted, paging)
+    progress = await call.context.ask(count_progress, [one.id for one in page.items])
     query = {"dag": dag, "run": run, "state": state, "kind": kind, "since": since, "until": until}
     return await show(
         call, "runs.html", page=page, progress_of=progress, query=query, states=tuple(DagRunState),
@@ -48,7 +48,7 @@ async def tasks(
         states=(None if state == "none" else state,) if state else None, started_at=Range(gte=_instant(since, zone)),
     )  # fmt: skip
     paging = Paging(limit=PAGE_ROWS, after=after or None, order_by=NEWEST_FIRST)
-    page = await call.place.ask(list_task_instances, wanted, paging)
+    page = await call.context.ask(list_task_instances, wanted, paging)
     query = {"dag": dag, "task": task, "state": state, "pool": pool, "since": since}
     return await show(call, "tasks.html", page=page, query=query, states=("none", *TaskInstanceState))
 

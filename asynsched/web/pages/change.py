@@ -39,7 +39,7 @@ async def effect(call: Call, where: str, against: str = "", hours: Hours = 24) -
     """Compute the effect of a commit, and show it. This takes seconds: it parses and simulates."""
     asked: dict[str, Any] = {"where": where.strip(), "against": against.strip(), "hours": hours}
     try:
-        found = await preview_commit(call.place, asked["where"], asked["against"] or None, hours=hours)
+        found = await preview_commit(call.context, asked["where"], asked["against"] or None, hours=hours)
     except AsynschedError as exc:
         # In the place of the effect, so that scripts show it there, too.
         return await show(call, "preview.html", status=status_of(exc), problem=str(exc), found=None, **asked)

@@ -56,10 +56,10 @@ class Known(NamedTuple):
 
 async def read_known(call: Call, dag_id: str) -> Known:
     """Return a DAG, active or not, with the errors that its user may see. Raises NotFound with the nearest names."""
-    place = call.place
-    info = await place.ask(get_dag, dag_id, active=False)
-    structure = await read_structure(place, dag_id)
-    errors = await place.ask(list_import_errors, ImportErrorFilter(dag_ids=call.who.dag_ids, file=info.file))
+    context = call.context
+    info = await context.ask(get_dag, dag_id, active=False)
+    structure = await read_structure(context, dag_id)
+    errors = await context.ask(list_import_errors, ImportErrorFilter(dag_ids=call.who.dag_ids, file=info.file))
     return Known(info, structure.dag, structure.version.number, errors.items)
 
 
@@ -78,7 +78,7 @@ async def grid(
     known = await read_known(call, dag_id)
     if before is not None and before.tzinfo is None:
         before = before.replace(tzinfo=UTC)
-    found = await call.place.ask(read_grid, dag_id, n_runs=runs, before=before, before_id=before_id)
+    found = await call.context.ask(read_grid, dag_id, n_runs=runs, before=before, before_id=before_id)
     folding = Folding.of(known.dag, groups, but)
     which = {"runs": runs, "before": before and before.isoformat(), "before_id": before_id}
 
@@ -100,7 +100,7 @@ async def graph(call: Call, dag_id: str, run_id: str = "", groups: State = "", b
     DAG are folded.
     """
     known = await read_known(call, dag_id)
-    found = await call.place.ask(read_grid, dag_id, n_runs=25, run_id=run_id)
+    found = await call.context.ask(read_grid, dag_id, n_runs=25, run_id=run_id)
     chosen = next((run for run in found.runs if run.run_id == run_id), None)
     cells = found.cells[chosen.id] if chosen is not None else {}
 
@@ -135,16 +135,16 @@ def task_address(call: Call, dag_id: str, run_id: str, task_id: str, cells: Mapp
 @PAGE.endpoint("GET", "/dags/{dag_id}/gantt")
 async def gantt(call: Call, dag_id: str, run_id: str = "") -> Response:
     """Show when the task instances of a run waited and ran: of the newest run, unless another one is named."""
-    known, place = await read_known(call, dag_id), call.place
+    known, context = await read_known(call, dag_id), call.context
     newest_first = Paging(limit=GANTT_RUNS, order_by=("-run_after",))
-    runs = (await place.ask(list_runs, RunFilter(dag_ids=(dag_id,)), newest_first)).items
-    run = await place.ask(get_run, dag_id, run_id) if run_id else next(iter(runs), None)
+    runs = (await context.ask(list_runs, RunFilter(dag_ids=(dag_id,)), newest_first)).items
+    run = await context.ask(get_run, dag_id, run_id) if run_id else next(iter(runs), None)
     if run is not None and all(one.run_id != run.run_id for one in runs):
         runs = (*runs, run)
-    spans = () if run is None else await place.ask(list_spans, DagRunKey(dag_id, run.run_id), at_most=MOST_ROWS)
+    spans = () if run is None else await context.ask(list_spans, DagRunKey(dag_id, run.run_id), at_most=MOST_ROWS)
     return await show(
         call, "dag_gantt.html", known=known, view="gantt", run=run, runs=runs, chosen=run_id,
-        drawn=draw_gantt(spans, place.clock.now()),
+        drawn=draw_gantt(spans, context.clock.now()),
     )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ async def upcoming(call: Call, dag_id: str, hours: Hours | None = None) -> Respo
     known = await read_known(call, dag_id)
     problem, found = "", tuple[UpcomingRun, ...]()
     try:
-        found = await next_runs(call.place, dag_id, N_UPCOMING)
+        found = await next_runs(call.context, dag_id, N_UPCOMING)
     except (DagError, NotFound) as exc:
         problem = str(exc)
     return await show(
@@ -176,12 +176,12 @@ async def upcoming(call: Call, dag_id: str, hours: Hours | None = None) -> Respo
 @PAGE.endpoint("GET", "/dags/{dag_id}/upcoming/simulated")
 async def simulated(call: Call, dag_id: str, hours: Hours = USUAL_HOURS) -> Response:
     """Simulate all DAGs for some hours, and show the runs of this one, also those that assets trigger."""
-    info = await call.place.ask(get_dag, dag_id, active=False)
-    start, problem, found = call.place.clock.now(), "", None
+    info = await call.context.ask(get_dag, dag_id, active=False)
+    start, problem, found = call.context.clock.now(), "", None
     end = start + timedelta(hours=hours)
     try:
         found = await simulate(
-            call.place, start, end, dag_id=dag_id, seconds=SIMULATION_SECONDS, seen_dags=call.who.dag_ids
+            call.context, start, end, dag_id=dag_id, seconds=SIMULATION_SECONDS, seen_dags=call.who.dag_ids
         )
     except StoreUnavailable:
         raise
@@ -194,8 +194,8 @@ async def simulated(call: Call, dag_id: str, hours: Hours = USUAL_HOURS) -> Resp
 async def calendar(call: Call, dag_id: str) -> Response:
     """Show the runs of a year, day by day."""
     known = await read_known(call, dag_id)
-    now = call.place.clock.now()
-    days = await call.place.ask(count_runs_by_day, dag_id, since=now - timedelta(days=371))
+    now = call.context.clock.now()
+    days = await call.context.ask(count_runs_by_day, dag_id, since=now - timedelta(days=371))
     drawn = drawn_calendar.draw_calendar(days, now.date())
     return await show(call, "dag_calendar.html", known=known, view="calendar", drawn=drawn)
 
@@ -206,14 +206,14 @@ async def code(call: Call, dag_id: str, version: int | None = None, against: int
     known = await read_known(call, dag_id)
     of_dag = VersionFilter(frozenset({dag_id}))
     newest_first = Paging(limit=MOST_VERSIONS, order_by=("-number",))
-    versions = (await call.place.ask(list_versions, of_dag, newest_first)).items
+    versions = (await call.context.ask(list_versions, of_dag, newest_first)).items
     chosen = _version(versions, version or known.version)
     other = None if against is None else _version(versions, against)
-    sources = await call.place.ask(read_sources, dag_id, chosen.number, call.who.dag_ids)
+    sources = await call.context.ask(read_sources, dag_id, chosen.number, call.who.dag_ids)
     differences = None
     if other is not None:
-        before = await call.place.ask(read_sources, dag_id, other.number, call.who.dag_ids)
-        clock, last = call.place.clock, call.place.clock.monotonic() + COMPARISON_SECONDS
+        before = await call.context.ask(read_sources, dag_id, other.number, call.who.dag_ids)
+        clock, last = call.context.clock, call.context.clock.monotonic() + COMPARISON_SECONDS
         differences = await run_sync(compare, dict(before), dict(sources), lambda: clock.monotonic() < last)
     return await show(
         call, "dag_code.html", known=known, view="code", versions=versions, chosen=chosen, other=other,

@@ -34,14 +34,14 @@ async def dags(
         has_errors=True if show_only == "errors" else None, tags=tags, tags_match="all",
         owners=(owner,) if owner else (), last_run_state=state or None,
     )  # fmt: skip
-    page = await call.place.ask(list_dags, wanted, Paging(limit=PAGE_ROWS, after=after or None))
-    total = await call.place.ask(count_dags, wanted)
-    runs = await call.place.ask(recent_states, [dag.dag_id for dag in page.items], N_RUNS)
+    page = await call.context.ask(list_dags, wanted, Paging(limit=PAGE_ROWS, after=after or None))
+    total = await call.context.ask(count_dags, wanted)
+    runs = await call.context.ask(recent_states, [dag.dag_id for dag in page.items], N_RUNS)
     every = Paging(limit=MOST_ROWS)
     return await show(
         call, "dags.html", page=page, total=total, runs=runs, states=tuple(DagRunState),
-        tags=(await call.place.ask(list_tags, ANY_TEXT, seen, every)).items,
-        owners=await call.place.ask(list_owners, seen, every),
+        tags=(await call.context.ask(list_tags, ANY_TEXT, seen, every)).items,
+        owners=await call.context.ask(list_owners, seen, every),
         query={"q": q, "show_only": show_only, "tag": tags, "owner": owner, "state": state},
     )  # fmt: skip
 
@@ -50,7 +50,7 @@ async def dags(
 async def palette(call: Call, q: str = "") -> Response:
     """Show links to DAGs and views, for the palette of commands."""
     wanted = DagFilter(call.who.dag_ids, Pattern(q.strip() or None))
-    page = await call.place.ask(list_dags, wanted, Paging(limit=MOST_FOUND))
+    page = await call.context.ask(list_dags, wanted, Paging(limit=MOST_FOUND))
     return await show(call, "palette.html", dags=page.items, q=q.strip().lower())
 
 
@@ -61,8 +61,8 @@ async def pause(call: Call, dag_id: str) -> Response:
     paused = one(fields, "paused")
     if paused not in ("yes", "no"):
         raise BadRequest("The field paused must be yes or no.")
-    now = call.place.clock.now()
-    await call.place.act(call.who.name, pause_dag, dag_id, paused=paused == "yes", now=now)
+    now = call.context.clock.now()
+    await call.context.act(call.who.name, pause_dag, dag_id, paused=paused == "yes", now=now)
     said = f"{dag_id} is {'paused' if paused == 'yes' else 'unpaused'}."
     if "back" in fields:
         return redirect(call, "dags", said=said, **query_of(one(fields, "back")))

@@ -28,9 +28,9 @@ async def log(
     """Send a part of a log as text: from a byte on, or until a byte. Headers tell which part it is."""
     key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
     if start is None:
-        part = await read_log_end(call.place, key, try_number, n_bytes=PART_BYTES, until=until)
+        part = await read_log_end(call.context, key, try_number, n_bytes=PART_BYTES, until=until)
     else:
-        part = await read_log(call.place, key, try_number, start=start, n_bytes=PART_BYTES)
+        part = await read_log(call.context, key, try_number, start=start, n_bytes=PART_BYTES)
     headers = {"X-Start": str(part.start), "X-End": str(part.end), "X-Size": str(part.size)}
     return Response(plain(part.text), 200, headers, media_type="text/plain")
 
@@ -41,7 +41,7 @@ async def find(
 ) -> Response:
     """Show the lines of a log that have a text."""
     key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
-    found = await find_in_log(call.place, key, try_number, q) if q.strip() else []
+    found = await find_in_log(call.context, key, try_number, q) if q.strip() else []
     return await show(call, "log_find.html", key=key, number=try_number, q=q, found=found)
 
 
@@ -53,14 +53,14 @@ async def follow(
     key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
     last = last_event_id(call)
     begin = start if last is None else last
-    await read_log(call.place, key, try_number, start=begin, n_bytes=1)  # raises NotFound
+    await read_log(call.context, key, try_number, start=begin, n_bytes=1)  # raises NotFound
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_following(call, key, try_number, begin), 200, headers, "text/event-stream")
 
 
 async def _following(call: Call, key: TaskInstanceKey, number: int, start: int) -> AsyncIterator[bytes]:
     yield b"retry: 2000\n\n"
-    async with aclosing(follow_log(call.place, key, number, start=start, n_bytes=PART_BYTES)) as parts:
+    async with aclosing(follow_log(call.context, key, number, start=start, n_bytes=PART_BYTES)) as parts:
         async for part in parts:
             if part.text:
                 yield _event("log", plain(part.text), part.end)
@@ -68,6 +68,6 @@ async def _following(call: Call, key: TaskInstanceKey, number: int, start: int) 
                 yield _event("end", "", part.end)
 
 
-def _event(name: str, text: str, place: int) -> bytes:
+def _event(name: str, text: str, position: int) -> bytes:
     # As JSON, so that a text may have any line ends.
-    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), place, msgspec.json.encode(text))
+    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), position, msgspec.json.encode(text))

@@ -15,16 +15,8 @@ from asynsched.errors import AsynschedError, NotFound
 from asynsched.keys import DagRunKey, instance_name
 from asynsched.queries.dags import DagFilter, DagInfo, list_dags, pause_dag
 from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging
-from asynsched.queries.run_actions import (
-    Clear,
-    Trigger,
-    cancel_run,
-    clear_tasks,
-    delete_run,
-    mark_run,
-    preview,
-    trigger_run,
-)
+from asynsched.queries.run_actions import cancel_run, clear_tasks, delete_run, mark_run, trigger_run
+from asynsched.queries.run_edits import Clear, Trigger, preview
 from asynsched.queries.runs import RunInfo, runs_of_rows
 from asynsched.queries.task_actions import Mark, mark_tasks
 from asynsched.queries.task_instances import TaskInstanceInfo, instances_of_rows
@@ -185,7 +177,7 @@ async def _plan_dags(call: Call, do: str, dag_ids: Sequence[str]) -> Plan:
     named = frozenset(dag_ids)
     for dag_id in sorted(named):
         check(call.who, Permission.OPERATE, dag_id)
-    found = (await call.place.ask(list_dags, DagFilter(named), Paging(limit=MOST_ROWS))).items
+    found = (await call.context.ask(list_dags, DagFilter(named), Paging(limit=MOST_ROWS))).items
     if unknown := named - {dag.dag_id for dag in found}:
         raise NotFound("DAG", min(unknown))
     steps = [_dag_step(call, do, dag) for dag in found]
@@ -193,18 +185,18 @@ async def _plan_dags(call: Call, do: str, dag_ids: Sequence[str]) -> Plan:
 
 
 def _dag_step(call: Call, do: str, dag: DagInfo) -> Step:
-    place, actor = call.place, call.who.name
+    context, actor = call.context, call.who.name
     if do == "trigger":
         effect = "waits until the DAG is unpaused" if dag.paused else "begins a run with the params' defaults"
 
         async def trigger() -> None:
-            await trigger_run(place, actor, dag.dag_id, Trigger(is_of_now=True))
+            await trigger_run(context, actor, dag.dag_id, Trigger(is_of_now=True))
 
         return Step(dag.dag_id, dag.dag_id, effect, "", trigger)
     is_same = dag.paused is (do == "pause")
 
     async def pause() -> None:
-        await place.act(actor, pause_dag, dag.dag_id, paused=do == "pause", now=place.clock.now())
+        await context.act(actor, pause_dag, dag.dag_id, paused=do == "pause", now=context.clock.now())
 
     states = ("is active", "is paused")
     effect = f"{states[dag.paused]} already" if is_same else f"{states[dag.paused]} now"
@@ -213,32 +205,34 @@ def _dag_step(call: Call, do: str, dag: DagInfo) -> Step:
 
 async def _plan_runs(call: Call, do: str, row_ids: Sequence[int]) -> Plan:
     _check(do, RUN_ACTIONS, row_ids, "run")
-    runs = await call.place.ask(runs_of_rows, row_ids)
+    runs = await call.context.ask(runs_of_rows, row_ids)
     _check_found(call, row_ids, runs, "run")
     steps = [await _run_step(call, do, run) for run in runs]
     return Plan("runs", "run", RUN_ACTIONS[do], [("run", str(run.id)) for run in runs], steps)
 
 
 async def _run_step(call: Call, do: str, run: RunInfo) -> Step:
-    place, actor, key = call.place, call.who.name, run.key
+    context, actor, key = call.context, call.who.name, run.key
     name = f"{run.run_id} of {run.dag_id}"
     if do == "delete":
         problem = "it is running: cancel it first" if run.state == DagRunState.RUNNING else ""
         effect = "goes with its task instances, XComs and logs"
-        return Step(name, run.dag_id, effect, problem, lambda: delete_run(place, actor, key))
+        return Step(name, run.dag_id, effect, problem, lambda: delete_run(context, actor, key))
     request: RunRequest
     if do in ("clear", "clear-failed"):
         request = clear = ClearTasks(only_failed=do == "clear-failed")
-        return await _previewed(call, name, key, request, lambda: clear_tasks(place, actor, key, Clear(request=clear)))
+        return await _previewed(
+            call, name, key, request, lambda: clear_tasks(context, actor, key, Clear(request=clear))
+        )
     if do == "cancel":
-        return await _previewed(call, name, key, CancelRun(), lambda: cancel_run(place, actor, key))
+        return await _previewed(call, name, key, CancelRun(), lambda: cancel_run(context, actor, key))
     state: MarkedRunState = "success" if do == "success" else "failed"
-    return await _previewed(call, name, key, MarkRun(state), lambda: mark_run(place, actor, key, state))
+    return await _previewed(call, name, key, MarkRun(state), lambda: mark_run(context, actor, key, state))
 
 
 async def _plan_tasks(call: Call, do: str, row_ids: Sequence[int]) -> Plan:
     _check(do, TASK_ACTIONS, row_ids, "task instance")
-    rows = await call.place.ask(instances_of_rows, row_ids)
+    rows = await call.context.ask(instances_of_rows, row_ids)
     _check_found(call, row_ids, rows, "task instance")
     steps = [await _task_step(call, do, *one) for one in _requests(rows)]
     return Plan("tasks", "task instance", TASK_ACTIONS[do], [("task", str(row.id)) for row in rows], steps)
@@ -255,15 +249,15 @@ def _requests(rows: Iterable[TaskInstanceInfo]) -> list[tuple[DagRunKey, tuple[s
 
 
 async def _task_step(call: Call, do: str, key: DagRunKey, tasks: tuple[str, ...], index: int | None) -> Step:
-    place, actor = call.place, call.who.name
+    context, actor = call.context, call.who.name
     names = ", ".join(instance_name(task_id, -1 if index is None else index) for task_id in tasks)
     name = f"{names} of {key.run_id} of {key.dag_id}"
     if do == "clear":
         clear = ClearTasks(tasks, map_index=index)
-        return await _previewed(call, name, key, clear, lambda: clear_tasks(place, actor, key, Clear(request=clear)))
+        return await _previewed(call, name, key, clear, lambda: clear_tasks(context, actor, key, Clear(request=clear)))
     state: MarkedTaskState = "success" if do == "success" else "failed" if do == "failed" else "skipped"
     mark = MarkTasks(tasks, state, map_index=index)
-    return await _previewed(call, name, key, mark, lambda: mark_tasks(place, actor, key, Mark(mark)))
+    return await _previewed(call, name, key, mark, lambda: mark_tasks(context, actor, key, Mark(mark)))
 
 
 async def _previewed(
@@ -271,7 +265,7 @@ async def _previewed(
 ) -> Step:
     """Return the step of a request, with the task instances that it would change, or why it cannot be done."""
     try:
-        touched = await call.place.ask(preview, key, request, now=call.place.clock.now())
+        touched = await call.context.ask(preview, key, request, now=call.context.clock.now())
     except AsynschedError as exc:
         return Step(name, key.dag_id, "", str(exc).rstrip("."), do)
     return Step(name, key.dag_id, f"changes {count(len(touched), 'task instance')}", "", do)

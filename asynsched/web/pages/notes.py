@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from asynsched.errors import AsynschedError
 from asynsched.keys import TaskInstanceKey
-from asynsched.queries.run_edits import note_run, note_task
+from asynsched.queries.run_edits import store_run_note, store_task_note
 from asynsched.queries.runs import get_run
 from asynsched.queries.task_instances import get_task_instance
 from asynsched.store.runs.notes import LONGEST_NOTE
@@ -18,9 +18,9 @@ async def note_form(call: Call, dag_id: str, run_id: str, task_id: str = "", map
     """Show the note of a run, or of one of its task instances, in a form."""
     if task_id:
         key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
-        text = (await call.place.ask(get_task_instance, key)).note
+        text = (await call.context.ask(get_task_instance, key)).note
     else:
-        text = (await call.place.ask(get_run, dag_id, run_id)).note
+        text = (await call.context.ask(get_run, dag_id, run_id)).note
     return await _show(call, TaskInstanceKey(dag_id, run_id, task_id, map_index), text or "", NOTHING_TYPED)
 
 
@@ -34,14 +34,14 @@ async def note(call: Call, dag_id: str, run_id: str, task_id: str = "", map_inde
     """Store the note, and go back to the run or the task; an empty one removes it."""
     fields = await form_of(call)
     text = one(fields, "text").replace("\r\n", "\n")
-    actor, now = call.who.name, call.place.clock.now()
+    actor, now = call.who.name, call.context.clock.now()
     said = "The note is stored." if text else "The note is removed."
     key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
     try:
         if task_id:
-            await call.place.act(actor, note_task, key, text, actor, now)
+            await call.context.act(actor, store_task_note, key, text, actor, now)
         else:
-            await call.place.act(actor, note_run, key.run, text, actor, now)
+            await call.context.act(actor, store_run_note, key.run, text, actor, now)
     except AsynschedError as exc:
         return await _show(call, key, text, refused(fields, exc))
     if not task_id:

@@ -15,9 +15,9 @@ from asynsched.foreground.plugins import PluginRow
 from asynsched.health import Health
 from asynsched.queries.audit import AuditFilter, list_audit
 from asynsched.queries.configuration import SECTION, changed_options, list_options
+from asynsched.queries.context import QueryContext
 from asynsched.queries.import_errors import ImportErrorFilter, count_import_errors, list_import_errors
 from asynsched.queries.paging import Paging
-from asynsched.queries.place import Place
 from asynsched.queries.plugins import list_plugins, list_providers
 from asynsched.queries.schedulers import SchedulerFilter, list_schedulers
 from asynsched.queries.serving import health_of_home
@@ -37,20 +37,20 @@ HEALTH_LASTS = timedelta(seconds=5)
 async def errors(call: Call, warnings: str = "") -> Response:
     """Show the errors of DAG files, and on request their warnings."""
     wanted = ImportErrorFilter(dag_ids=call.who.dag_ids, warnings=None if warnings else False)
-    page = await call.place.ask(list_import_errors, wanted, Paging(limit=MOST_ERRORS, order_by=("file",)))
-    n_warnings = await call.place.ask(count_import_errors, replace(wanted, warnings=True))
+    page = await call.context.ask(list_import_errors, wanted, Paging(limit=MOST_ERRORS, order_by=("file",)))
+    n_warnings = await call.context.ask(count_import_errors, replace(wanted, warnings=True))
     return await show(call, "errors.html", rows=page.items, warnings=warnings, n_warnings=n_warnings)
 
 
 @PAGE.endpoint("GET", "/schedulers")
 async def schedulers(call: Call) -> Response:
     """Show the schedulers, their load, and the health of the loops of the one that serves here."""
-    now = call.place.clock.now()
-    rows = (await call.place.ask(list_schedulers, SchedulerFilter(now=now), Paging(limit=PAGE_ROWS))).items
-    health = (await known_health(call.place)).health
+    now = call.context.clock.now()
+    rows = (await call.context.ask(list_schedulers, SchedulerFilter(now=now), Paging(limit=PAGE_ROWS))).items
+    health = (await known_health(call.context)).health
     return await show(
         call, "schedulers.html", rows=rows, standings=await run_sync(_standings, rows, now),
-        loads=await call.place.ask(loads), health=health,
+        loads=await call.context.ask(loads), health=health,
     )  # fmt: skip
 
 
@@ -60,16 +60,16 @@ class Heard(NamedTuple):
     health: Health | None
 
 
-async def known_health(place: Place) -> Heard:
+async def known_health(context: QueryContext) -> Heard:
     """Return a recent answer of the scheduler that serves here."""
     # To wait for an answer is no work.
-    return await place.recent.get(ask_health, place, lasts=HEALTH_LASTS, share=1) or Heard(None)
+    return await context.recent.get(ask_health, context, lasts=HEALTH_LASTS, share=1) or Heard(None)
 
 
-async def ask_health(place: Place) -> Heard:
+async def ask_health(context: QueryContext) -> Heard:
     """Ask that scheduler: it may take as long as a hanging one is waited for."""
     with suppress(NotServing, msgspec.ValidationError):
-        return Heard(await run_sync(health_of_home, place.home))
+        return Heard(await run_sync(health_of_home, context.home))
     return Heard(None)
 
 
@@ -86,7 +86,7 @@ async def audit_log(
         raise NotAllowed("The audit of all DAGs needs rights to all of them.")
     parts = {"dag_id": dag.strip(), "run_id": run.strip(), "actor": actor.strip(), "action": action.strip()}
     wanted = AuditFilter(containing={name: part for name, part in parts.items() if part})
-    page = await call.place.ask(list_audit, wanted, Paging(limit=PAGE_ROWS, after=after or None, order_by=("-id",)))
+    page = await call.context.ask(list_audit, wanted, Paging(limit=PAGE_ROWS, after=after or None, order_by=("-id",)))
     query = {"dag": dag, "run": run, "actor": actor, "action": action}
     return await show(call, "audit.html", page=page, query=query)
 
@@ -96,7 +96,7 @@ async def plugins(call: Call) -> Response:
     """Show the plugins and policies, and the errors of others. A process loads them for the view."""
     rows, problem = list[PluginRow](), ""
     try:
-        rows = await list_plugins(call.place.settings)
+        rows = await list_plugins(call.context.settings)
     except AsynschedError as exc:
         problem = str(exc)
     return await show(call, "plugins.html", rows=rows, problem=problem)
@@ -111,7 +111,7 @@ async def providers(call: Call) -> Response:
 @PAGE.endpoint("GET", "/config", permission=Permission.ADMINISTER)
 async def config(call: Call, q: str = "", changed: str = "") -> Response:
     """Show the settings, if `web.expose_config` allows it: those whose names contain `q`, or that are not as usual."""
-    settings = call.place.settings
+    settings = call.context.settings
     if not settings.web.expose_config:
         return await show(call, "config.html", rows=None, q=q, changed=changed)
     different = changed_options(settings)

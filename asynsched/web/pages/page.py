@@ -133,8 +133,8 @@ def routes(find: Find) -> list[Route]:
 async def _found(find: Find, request: Request, permission: Permission = Permission.VIEW) -> Call:
     """Find a request's call, and note the present before its view reads: scripts follow the changes since then."""
     call = await find(request, permission)
-    if "text/html" in request.headers.get("accept", "") and call.place.feed is not None:
-        request.state.present = await call.place.feed.present()
+    if "text/html" in request.headers.get("accept", "") and call.context.feed is not None:
+        request.state.present = await call.context.feed.present()
     return call
 
 
@@ -150,7 +150,7 @@ def _rendered(call: Call, template: str, status: int, values: dict[str, Any]) ->
         url=partial(address, request), who=call.who, request=request, preferences=preferences,
         has_session=cookie_name(request) in request.cookies,
         present=getattr(request.state, "present", ""),
-        show=showing.Showing(preferences.zone, call.place.clock.now()), **values,
+        show=showing.Showing(preferences.zone, call.context.clock.now()), **values,
     )  # fmt: skip
     body = shown.encode("utf-8", "replace")
     # Preferences are cookies, and pages change at any moment.

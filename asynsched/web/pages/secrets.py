@@ -31,7 +31,7 @@ async def pools(call: Call, q: str = "", after: str = "") -> Response:
 
 
 async def _show_pools(call: Call, q: str = "", after: str = "", typed: Typed = NOTHING_TYPED) -> Response:
-    page = await call.place.ask(list_pools, _named(q), _page(after))
+    page = await call.context.ask(list_pools, _named(q), _page(after))
     return await show(call, "pools.html", page=page, query={"q": q}, typed=typed, status=typed.status)
 
 
@@ -41,11 +41,11 @@ async def change_pools(call: Call) -> Response:
     fields = await form_of(call)
     name = one(fields, "name")
     if one(fields, "do") == "delete":
-        await call.place.act(call.who.name, delete_pool, name)
+        await call.context.act(call.who.name, delete_pool, name)
         return redirect(call, "pools", said=f"The pool {name} is deleted.")
     try:
         slots = whole_number(fields, "slots", least=-1, most=2**31 - 1)
-        await call.place.act(
+        await call.context.act(
             call.who.name, set_pool, name, slots, description=one(fields, "description"),
             include_deferred=one(fields, "include_deferred") == "yes",
         )  # fmt: skip
@@ -63,10 +63,10 @@ async def variables(call: Call, q: str = "", after: str = "") -> Response:
 async def _show_variables(call: Call, q: str = "", after: str = "", typed: Typed = NOTHING_TYPED) -> Response:
     problem = ""
     try:
-        page = await call.place.ask(list_variables, _named(q), _page(after))
+        page = await call.context.ask(list_variables, _named(q), _page(after))
     except SecretsUnreadable as exc:
         problem = str(exc)
-        page = await call.place.ask(list_variable_names, _named(q), _page(after))
+        page = await call.context.ask(list_variable_names, _named(q), _page(after))
     return await show(
         call, "variables.html", page=page, query={"q": q}, problem=problem, typed=typed, status=typed.status
     )
@@ -78,11 +78,11 @@ async def change_variables(call: Call) -> Response:
     fields = await form_of(call)
     key = one(fields, "key")
     if one(fields, "do") == "delete":
-        await call.place.act(call.who.name, delete_variable, key)
+        await call.context.act(call.who.name, delete_variable, key)
         return redirect(call, "variables", said=f"The variable {key} is deleted.")
     value = fields.get("value", [""])[-1].replace("\r\n", "\n")
     try:
-        await call.place.act(call.who.name, set_variable, key, value, one(fields, "description"))
+        await call.context.act(call.who.name, set_variable, key, value, one(fields, "description"))
     except AsynschedError as exc:
         return await _show_variables(call, typed=refused(fields, exc))
     return redirect(call, "variables", said=f"The variable {key} is set.")
@@ -95,7 +95,7 @@ async def connections(call: Call, q: str = "", after: str = "") -> Response:
 
 
 async def _show_connections(call: Call, q: str = "", after: str = "", typed: Typed = NOTHING_TYPED) -> Response:
-    page = await call.place.ask(list_connection_names, _named(q), _page(after))
+    page = await call.context.ask(list_connection_names, _named(q), _page(after))
     return await show(call, "connections.html", page=page, query={"q": q}, typed=typed, status=typed.status)
 
 
@@ -105,10 +105,10 @@ async def change_connections(call: Call) -> Response:
     fields = await form_of(call)
     conn_id = one(fields, "conn_id")
     if one(fields, "do") == "delete":
-        await call.place.act(call.who.name, delete_connection, conn_id)
+        await call.context.act(call.who.name, delete_connection, conn_id)
         return redirect(call, "connections", said=f"The connection {conn_id} is deleted.")
     try:
-        await call.place.act(call.who.name, set_connection, conn_id, _parts(fields))
+        await call.context.act(call.who.name, set_connection, conn_id, _parts(fields))
     except AsynschedError as exc:
         return await _show_connections(call, typed=refused(fields, exc))
     return redirect(call, "connections", said=f"The connection {conn_id} is set.")

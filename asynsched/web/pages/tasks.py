@@ -32,22 +32,22 @@ async def task(
 
     `until`: show the part of the log before this byte, instead of its end.
     """
-    place, key = call.place, TaskInstanceKey(dag_id, run_id, task_id, map_index)
-    found = await place.ask(list_tries, key, at_most=MOST_TRIES)
-    newest = await newest_try(place, found.of)
+    context, key = call.context, TaskInstanceKey(dag_id, run_id, task_id, map_index)
+    found = await context.ask(list_tries, key, at_most=MOST_TRIES)
+    newest = await newest_try(context, found.of)
     number = newest if try_number is None else try_number
-    part = await read_log_end(place, key, number, n_bytes=SHOWN_BYTES, until=until)
+    part = await read_log_end(context, key, number, n_bytes=SHOWN_BYTES, until=until)
     of_task = TaskInstanceFilter(RunFilter(dag_ids=(dag_id,), run_ids=(run_id,)), task_ids=(task_id,))
     return await show(
         call, "task.html", task=found.of, tries=found.tries, key=key, number=number, part=part,
         numbers=sorted({one.try_number for one in found.tries if one.try_number} | ({newest} if newest else set())),
-        rendered=await place.ask(fields_of_try, found.of.id, number),
-        xcoms=await list_readable(place, key, at_most=MOST_XCOMS), doc=await _doc(call, dag_id, task_id),
-        n_instances=await place.ask(count_task_instances, of_task),
+        rendered=await context.ask(fields_of_try, found.of.id, number),
+        xcoms=await list_readable(context, key, at_most=MOST_XCOMS), doc=await _doc(call, dag_id, task_id),
+        n_instances=await context.ask(count_task_instances, of_task),
         is_live=number == newest > 0 and found.of.ended_at is None and found.of.state is not None,
     )  # fmt: skip
 
 
 async def _doc(call: Call, dag_id: str, task_id: str) -> str | None:
-    tasks = (await read_structure(call.place, dag_id)).dag.tasks
+    tasks = (await read_structure(call.context, dag_id)).dag.tasks
     return next((task.doc_md for task in tasks if task.task_id == task_id), None)

@@ -70,9 +70,9 @@ async def create(call: Call) -> Response:
     issuer, fields = _issuer(call), await form_of(call)
     try:
         days = whole_number(fields, "days", least=1, most=LONGEST_TOKEN.days)
-        made = await call.place.act(
+        made = await call.context.act(
             call.who.name, issue_token, issuer, one(fields, "label"), scope=one(fields, "scope"),
-            dag_ids=one(fields, "dags").split() or None, now=call.place.clock.now(), lasts=timedelta(days=days),
+            dag_ids=one(fields, "dags").split() or None, now=call.context.clock.now(), lasts=timedelta(days=days),
         )  # fmt: skip
     except AsynschedError as exc:
         return await _show(call, refused(fields, exc))
@@ -87,14 +87,14 @@ async def create(call: Call) -> Response:
 @PAGE.endpoint("POST", "/tokens/{token_id:int}/end")
 async def end_token(call: Call, token_id: RowId) -> Response:
     """End one of one's tokens at once."""
-    ended = await call.place.act(call.who.name, revoke_token, _issuer(call), token_id)
+    ended = await call.context.act(call.who.name, revoke_token, _issuer(call), token_id)
     return redirect(call, "tokens", said=f"The token {ended.label or ended.id} has ended.")
 
 
 @PAGE.endpoint("POST", "/sessions/{session_id:int}/end")
 async def end_session(call: Call, session_id: RowId) -> Response:
     """Sign one of one's browsers out."""
-    ended = await call.place.act(call.who.name, end_own_session, _issuer(call), session_id)
+    ended = await call.context.act(call.who.name, end_own_session, _issuer(call), session_id)
     return redirect(call, "tokens", said=f"The session {ended.id} has ended.")
 
 
@@ -119,7 +119,7 @@ async def _just_made(call: Call) -> Made | None:
     secret = call.request.cookies.get(_made_cookie(call))
     if secret is None:
         return None
-    holder = await call.place.ask(find_holder, digest_of(secret), (PERSONAL,), call.place.clock.now())
+    holder = await call.context.ask(find_holder, digest_of(secret), (PERSONAL,), call.context.clock.now())
     return None if holder is None or holder.token.owner != call.who.name else Made(holder.token.label, secret)
 
 
@@ -129,11 +129,11 @@ async def _show(
     if not _has_signed_in(call):
         return await show(call, "tokens.html", made=None, tokens=Page(()), problem=NO_SESSION)
     issuer = _issuer(call)
-    own = issuer.own(call.place.clock.now())
+    own = issuer.own(call.context.clock.now())
     return await show(
         call, "tokens.html", made=await _just_made(call), problem="",
-        tokens=await call.place.ask(list_tokens, own, Paging(limit=PAGE_ROWS, after=tokens_after or None)),
-        sessions=await call.place.ask(list_sessions, own, Paging(limit=PAGE_ROWS, after=sessions_after or None)),
+        tokens=await call.context.ask(list_tokens, own, Paging(limit=PAGE_ROWS, after=tokens_after or None)),
+        sessions=await call.context.ask(list_sessions, own, Paging(limit=PAGE_ROWS, after=sessions_after or None)),
         own_id=await _own_id(call),
         scopes=SCOPES[: SCOPES.index(issuer.scope) + 1], days=USUAL_DAYS, most_days=LONGEST_TOKEN.days,
         typed=typed, status=typed.status,
@@ -145,5 +145,5 @@ async def _own_id(call: Call) -> int | None:
     secret = call.request.cookies.get(cookie_name(call.request))
     if secret is None:
         return None
-    holder = await call.place.ask(find_holder, digest_of(secret), (SESSION,), call.place.clock.now())
+    holder = await call.context.ask(find_holder, digest_of(secret), (SESSION,), call.context.clock.now())
     return None if holder is None else holder.token.id

@@ -14,7 +14,8 @@ from asynsched.authoring.exceptions import ParamValidationError
 from asynsched.authoring.params import Param
 from asynsched.errors import AsynschedError
 from asynsched.queries.paging import BadRequest
-from asynsched.queries.run_actions import Trigger, trigger_run
+from asynsched.queries.run_actions import trigger_run
+from asynsched.queries.run_edits import Trigger
 from asynsched.queries.runs import get_run
 from asynsched.serialization.schema import SerializedDag, SerializedParam
 from asynsched.web.access import Permission
@@ -62,7 +63,7 @@ async def form(call: Call, dag_id: str, conf: str = "", like: str = "") -> Respo
     except ValueError as exc:
         raise BadRequest(str(exc)) from exc
     if like:
-        given = (await call.place.ask(get_run, dag_id, like)).conf or {}
+        given = (await call.context.ask(get_run, dag_id, like)).conf or {}
     zone = preferences_of(call.request).zone
     fields = [field_of(name, param, given.get(name, param.value), zone) for name, param in known.dag.params.items()]
     return await _show(call, known, fields, {"conf": as_text(_others(known.dag, given))})
@@ -83,7 +84,7 @@ async def create(call: Call, dag_id: str) -> Response:
             wanted = Trigger(
                 run_id=one(sent, "run_id") or None, logical_date=date, is_of_now=True, conf=conf, run_after=start
             )
-            run = await trigger_run(call.place, call.who.name, dag_id, wanted)
+            run = await trigger_run(call.context, call.who.name, dag_id, wanted)
             return redirect(call, "dags", run.dag_id, "runs", run.run_id, said=f"{run.run_id} is queued.")
     except (AsynschedError, ValueError) as exc:
         problem = str(exc)

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.dags import get_dag
-from asynsched.queries.runs import get_state
+from asynsched.queries.runs import check_run_exists
 from asynsched.queries.task_instances import has_task
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call, check
@@ -30,13 +30,13 @@ async def unknown(call: Call, path: str) -> Response:
 
 async def _known(call: Call, dag_id: str, more: list[str]) -> str:
     """Return the longest part of an address of a DAG that exists. Raises NotFound for the first that does not."""
-    place = call.place
+    context = call.context
     match more:
         case ["runs", run_id, "tasks", task_id, *_]:
-            await place.ask(has_task, TaskInstanceKey(dag_id, run_id, task_id))
+            await context.ask(has_task, TaskInstanceKey(dag_id, run_id, task_id))
             return f" of the task {task_id!r}"
         case ["runs", run_id, *_] if run_id:
-            await place.ask(get_state, *DagRunKey(dag_id, run_id))
+            await context.ask(check_run_exists, *DagRunKey(dag_id, run_id))
             return f" of the run {run_id!r}"
-    await place.ask(get_dag, dag_id, active=False)
+    await context.ask(get_dag, dag_id, active=False)
     return f" of the DAG {dag_id!r}"

@@ -42,7 +42,7 @@ async def users(call: Call, q: str = "", after: str = "") -> Response:
 
 async def _show_users(call: Call, q: str = "", after: str = "", typed: Typed = NOTHING_TYPED) -> Response:
     paging = Paging(limit=PAGE_ROWS, after=after or None)
-    page = await call.place.ask(list_users, Pattern(q.strip() or None), paging)
+    page = await call.context.ask(list_users, Pattern(q.strip() or None), paging)
     return await show(
         call, "users.html", page=page, query={"q": q}, roles=ROLES, shortest=SHORTEST_PASSWORD,
         longest=LONGEST_PASSWORD, typed=typed, chosen=_roles(typed.fields) if typed.fields else ROLES[:1],
@@ -58,23 +58,28 @@ async def create(call: Call) -> Response:
     try:
         if not name:
             raise BadRequest("A user needs a name.")
-        await call.place.act(
-            call.who.name, create_user, name, _roles(fields), password=await _hashed(fields), now=call.place.clock.now()
+        await call.context.act(
+            call.who.name,
+            create_user,
+            name,
+            _roles(fields),
+            password=await _hashed(fields),
+            now=call.context.clock.now(),
         )
     except AsynschedError as exc:
         return await _show_users(call, typed=refused(fields, exc))
-    warning = await call.place.ask(about_roles, _roles(fields))
+    warning = await call.context.ask(about_roles, _roles(fields))
     return redirect(call, "users", name, said=f"The user {name} is added. {warning}".rstrip())
 
 
 @PAGE.endpoint("GET", "/users/{name:path}", permission=Permission.ADMINISTER)
 async def user(call: Call, name: str, sessions_after: str = "", tokens_after: str = "") -> Response:
     """Show a user's roles, sessions and tokens."""
-    info, wanted = await call.place.ask(get_user, name), TokenFilter(now=call.place.clock.now(), owner=name)
+    info, wanted = await call.context.ask(get_user, name), TokenFilter(now=call.context.clock.now(), owner=name)
     return await show(
         call, "user.html", user=info, roles=ROLES, shortest=SHORTEST_PASSWORD, longest=LONGEST_PASSWORD,
-        sessions=await call.place.ask(list_sessions, wanted, Paging(limit=PAGE_ROWS, after=sessions_after or None)),
-        tokens=await call.place.ask(list_tokens, wanted, Paging(limit=PAGE_ROWS, after=tokens_after or None)),
+        sessions=await call.context.ask(list_sessions, wanted, Paging(limit=PAGE_ROWS, after=sessions_after or None)),
+        tokens=await call.context.ask(list_tokens, wanted, Paging(limit=PAGE_ROWS, after=tokens_after or None)),
     )  # fmt: skip
 
 
@@ -88,11 +93,11 @@ async def change(call: Call, name: str) -> Response:
 
 async def _change(call: Call, name: str, fields: dict[str, list[str]]) -> str:
     """Do what a form says, and return it as a sentence. Raises BadRequest."""
-    act, who = call.place.act, call.who.name
+    act, who = call.context.act, call.who.name
     match one(fields, "do"):
         case "roles" if roles := _roles(fields):
             await act(who, set_roles, name, roles)
-            return f"{name} has the roles {', '.join(roles)}. {await call.place.ask(about_roles, roles)}".rstrip()
+            return f"{name} has the roles {', '.join(roles)}. {await call.context.ask(about_roles, roles)}".rstrip()
         case "roles" | "disable":
             await act(who, disable_user, name)
             return f"{name} is disabled."

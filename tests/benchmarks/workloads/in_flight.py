@@ -11,13 +11,13 @@ import anyio
 import structlog
 
 from asynsched import Scheduler
+from asynsched.authoring.defaults import DEFAULT_POOL
 from asynsched.executors.engines.celery import CeleryEngine, CeleryExecutor
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
 from asynsched.home import prepare_home
 from asynsched.settings import CelerySettings, Settings, WebSettings, WorkersSettings
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.pools import set_pool
-from asynsched.store.schema import DEFAULT_POOL
 from asynsched.web.server import open_listener, serve
 from tests.benchmarks.measuring import Sheet
 from tests.benchmarks.systems import Ours

@@ -23,7 +23,7 @@ async def test_tasks_run_once_with_their_version_of_the_code_and_leave_whole_mas
         key = await scheduler.trigger("all")
         await site.until_said("first, version 1")
         with anyio.fail_after(60):
-            async for part in follow_log(scheduler._place(), TaskInstanceKey(*key, "first"), 1, start=0):
+            async for part in follow_log(scheduler._context(), TaskInstanceKey(*key, "first"), 1, start=0):
                 if "line 1999" in part.text:
                     break  # the log can be followed while the task runs
         # The run keeps its version of the code, on every machine.

@@ -33,7 +33,7 @@ async def log_of(scheduler: Scheduler, key: DagRunKey, try_number: int = 1) -> s
 async def eventually_logged(scheduler: Scheduler, key: DagRunKey, line: str) -> None:
     """Wait until a line of the first try has come to the scheduler, as it does while the try runs."""
     with anyio.fail_after(DEADLINE_SECONDS):
-        async for part in follow_log(scheduler._place(), TaskInstanceKey(*key, "waits"), 1, start=0):
+        async for part in follow_log(scheduler._context(), TaskInstanceKey(*key, "waits"), 1, start=0):
             if line in part.text:
                 return
 

@@ -11,22 +11,53 @@ from structlog.testing import capture_logs
 from asynsched.errors import ExecutorError
 from asynsched.executors import local
 from asynsched.executors.local import FIRST_BACKOFF, KeeperConnection, LocalExecutor, connect
-from asynsched.protocol.frames import HEADER_BYTES, encode_frame
+from asynsched.protocol.frames import HEADER_BYTES, FrameReader, encode_frame
 from asynsched.protocol.home_files import KEEPER_SOCKET
-from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Inventory, Kill, Started
+from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Inventory, Kill, Started, ToKeeper
 from asynsched.settings import Settings
 from tests.support.runs import NOON
 
 
+class HeldClock:
+    """Holds whoever pauses until the test lets them go on."""
+
+    def __init__(self):
+        self.paused, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    def monotonic(self):
+        return 0.0
+
+    async def sleep(self, _length):
+        self.paused.set()
+        await self.goes_on.wait()
+
+
 async def test_a_kill_without_a_connection_is_sent_once_over_the_next_one(tmp_path):
-    context = SimpleNamespace(settings=Settings(), home=tmp_path, scheduler_id="me", report=lambda _: None)
-    executor, said = LocalExecutor(cast("Any", context)), []
-    held = Inventory(running=(Started("t", NOON, 1),), starting=())
-    executor._hold(held)
-    await executor.kill("t", "it was marked")
-    executor._connection = cast("Any", SimpleNamespace(is_open=True, send=said.append))
-    executor._send_again(held)
-    assert said == [Kill("t", "it was marked", grace=executor._kill_time)]
+    connections = asyncio.Queue()
+
+    async def hold_a_try(reader, writer):
+        connections.put_nowait((reader, writer))
+        held = Inventory(running=(Started("t", NOON, 1),), starting=())
+        writer.write(encode_frame(Hello(PROTOCOL_VERSION, os.getpid())) + encode_frame(held))
+
+    clock = HeldClock()
+    fields = {"settings": Settings(), "home": tmp_path, "scheduler_id": "me", "clock": clock}
+    executor = LocalExecutor(cast("Any", SimpleNamespace(**fields, report=lambda _: None, shares_database=False)))
+    async with asyncio.timeout(30), await asyncio.start_unix_server(hold_a_try, tmp_path / KEEPER_SOCKET):
+        await executor.start(1)
+        _, writer = await connections.get()
+        writer.close()
+        await clock.paused.wait()
+        await executor.kill("t", "it was marked")
+        clock.goes_on.set()
+        reader, writer = await connections.get()
+        said, frames = [], FrameReader(ToKeeper)
+        while len(said) < 2:
+            said += frames.feed(await reader.read(HEADER_BYTES))
+        await executor.close()
+        said += frames.feed(await reader.read())
+        writer.close()
+    assert said[1:] == [Kill("t", "it was marked", grace=Settings().lease.kill_time)]
 
 
 class ImpatientClock:

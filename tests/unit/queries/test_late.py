@@ -2,13 +2,13 @@
 
 from datetime import UTC, datetime, timedelta
 
-from asynsched.queries.late import Late, LateOne
+from asynsched.queries.late import Late, LateItem
 
 NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)
 
 
-def one(dag_id: str, minutes: int, reason: str = "") -> LateOne:
-    return LateOne(dag_id=dag_id, run_id=None, state="due", since=NOON + timedelta(minutes=minutes), reason=reason)
+def one(dag_id: str, minutes: int, reason: str = "") -> LateItem:
+    return LateItem(dag_id=dag_id, run_id=None, state="due", since=NOON + timedelta(minutes=minutes), reason=reason)
 
 
 def test_rows_of_their_dags_are_added_that_the_list_of_all_lacks():

@@ -19,8 +19,8 @@ class OthersHaveOne:
     def __init__(self, task_id):
         self.task_id = task_id
 
-    async def write(self, query, batch, failed, claims, *rest):
-        refused = frozenset(claim.key for claim in claims if claim.key[1] == self.task_id)
+    async def write(self, _query, *_args, grants, **_kwargs):
+        refused = frozenset(grant.key for grant in grants if grant.key[1] == self.task_id)
         tasks = {("dag", self.task_id): 1} if refused else {}
         return NOTHING_STALE, [], Settlement(refused=refused, tasks=tasks)
 
@@ -53,7 +53,7 @@ class Listening:
     def __init__(self):
         self.hints = []
 
-    async def write(self, _query, _batch, _failed, _grants, _own, _counted, hints):
+    async def write(self, _query, *_args, hints, **_kwargs):
         self.hints += hints
         return NOTHING_STALE, [], Settlement()
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from asynsched.parsing.names import (
+from asynsched.parsing.readable_secrets import (
     MOST_ANSWER_BYTES,
     MOST_BYTES_OF_ANSWERS,
     NOT_SHOWN,
     Asking,
-    StoredNames,
+    ReadableSecrets,
     refused,
     with_other_options,
 )
@@ -61,8 +61,8 @@ async def test_a_parse_gets_values_and_their_digests(conn):
     set_variable(conn, "word", "hello")
     set_variable(conn, "large", "x" * MOST_ANSWER_BYTES)
     set_connection(conn, ConnectionRow("db", "postgres", password="hunter22"))
-    names = StoredNames(ParseSettings(variables=("word", "large", "nul*"), connections=("db",)), read)
-    asking = Asking(names)
+    secrets = ReadableSecrets(ParseSettings(variables=("word", "large", "nul*"), connections=("db",)), read)
+    asking = Asking(secrets)
 
     async def answer(kind, name):
         return await asking.answer(Asked(kind, name, 7))
@@ -74,11 +74,11 @@ async def test_a_parse_gets_values_and_their_digests(conn):
     assert "parse.variables allows only" in (await answer("variable", "other")).error
 
     digests = {(one.kind, one.name): one.digest for one in asking.asked}
-    assert digests == await names.digests(digests)
+    assert digests == await secrets.digests(digests)
     assert digests["variable", "other"] == "refused"
     assert digests["variable", "nul\0"] == ""
     set_variable(conn, "word", "bye")
-    changed = await names.digests(digests)
+    changed = await secrets.digests(digests)
     assert {key for key in digests if changed[key] != digests[key]} == {("variable", "word")}
 
     found = FileError("exception", "hunter22 is wrong", "raise hunter22")
@@ -115,7 +115,7 @@ def asking_for():
             with engine.connect() as conn:
                 return query(conn, *args)
 
-        return Asking(StoredNames(ParseSettings(variables=("*",)), read))
+        return Asking(ReadableSecrets(ParseSettings(variables=("*",)), read))
 
     yield asking
     engine.dispose()

@@ -1,4 +1,4 @@
-"""Where questions are asked and actions done: one database, with its home, settings and clock."""
+"""The context of questions and actions: one database, with its home, settings and clock."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -55,7 +55,7 @@ def carry_out(conn: Connection, action: Callable[[Connection], Act[T]], *, actor
     return act
 
 
-class Place(Struct, frozen=True):
+class QueryContext(Struct, frozen=True):
     """A database with its home, for the event loop.
 
     Attributes:

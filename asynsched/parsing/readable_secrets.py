@@ -48,7 +48,7 @@ Read = Callable[..., Awaitable[Any]]
 """Runs a query: `Database.read`, or the like."""
 
 
-class StoredNames:
+class ReadableSecrets:
     """The stored variables and connections, as far as the settings allow parses to read them.
 
     Args:
@@ -64,7 +64,7 @@ class StoredNames:
         if (refusal := refused(asked.kind, asked.name, self._settings)) is not None:
             return Answered(asked.number, error=refusal), REFUSED
         try:
-            found, digest = await self._read(stored_name, asked)
+            found, digest = await self._read(stored_secret, asked)
         except StoreUnavailable:
             raise
         except DatabaseMissing:
@@ -84,7 +84,7 @@ class StoredNames:
         return dict.fromkeys(keys, REFUSED) | dict.fromkeys(allowed, "") | found
 
 
-def names_of_home(settings: Settings) -> StoredNames:
+def secrets_of_home(settings: Settings) -> ReadableSecrets:
     """Return the variables and connections for parses without a scheduler; each question opens the database.
 
     The database is neither made nor changed: there is nothing in one that a scheduler would make or migrate first.
@@ -102,7 +102,7 @@ def names_of_home(settings: Settings) -> StoredNames:
         except StoreUnavailable as exc:
             raise StoreError(str(exc)) from exc  # a command does not wait
 
-    return StoredNames(settings.parse, read)
+    return ReadableSecrets(settings.parse, read)
 
 
 def refused(kind: str, name: str, settings: ParseSettings) -> str | None:
@@ -122,7 +122,7 @@ def _missing(asked: Asked) -> Answered:
     return Answered(asked.number, is_found=False, error=f"there is no {asked.kind} {asked.name!r}")
 
 
-def stored_name(conn: Connection, asked: Asked) -> tuple[Sealed | Answered, str]:
+def stored_secret(conn: Connection, asked: Asked) -> tuple[Sealed | Answered, str]:
     """Return what is stored, or why there is no answer; and the digest."""
     kind, name = asked.kind, asked.name
     if storable(name) != name:
@@ -172,8 +172,8 @@ def with_other_options(asked: Iterable[AskedName], options: Mapping[str, str]) -
 class Asking:
     """The questions of one parse. Each variable and connection is read once: a parse sees one value of it."""
 
-    def __init__(self, names: StoredNames | None) -> None:
-        self._names = names
+    def __init__(self, readable: ReadableSecrets | None) -> None:
+        self._readable = readable
         self._asked: dict[Key, AskedName] = {}
         self._answers: dict[Key, _Given] = {}
         self._n_bytes = 0
@@ -187,10 +187,10 @@ class Asking:
     async def answer(self, asked: Asked) -> Answered:
         """Return the answer to a question. Raises StoreUnavailable."""
         key = (asked.kind, asked.name)
-        if self._names is None:
+        if self._readable is None:
             return Answered(asked.number, error=f"the {asked.kind} {asked.name!r}: there is no database to ask")
         if key not in self._answers:
-            answer, digest = await self._names.answer(asked)
+            answer, digest = await self._readable.answer(asked)
             self._asked[key] = AskedName(asked.kind, asked.name, digest)
             self._answers[key] = await self._given(asked, answer)
         given = self._answers[key]

@@ -21,7 +21,7 @@ _READ = ("home", "database", "fernet_key", "fernet_key_file", "max_map_length")
 """The settings that are read from the environment."""
 
 
-class StoredNames:
+class DatabaseSupervisor:
     """Answers requests for variables and connections from a database, opened at the first of them, and for settings.
 
     It reads in a thread of its own: the task that asks may run in an event loop.
@@ -30,7 +30,7 @@ class StoredNames:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._database: DirectDatabase | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="asynsched-names")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="asynsched-supervisor")
 
     def request(self, operation: str, **arguments: Any) -> Any:
         """Return the answer.
@@ -71,20 +71,20 @@ def stored_value(conn: Connection, operation: str, arguments: Mapping[str, Any])
     return msgspec.structs.asdict(get_connection(conn, arguments["conn_id"]))
 
 
-def names_of_home(environ: Mapping[str, str]) -> StoredNames | None:
-    """Return the variables and connections of the home that `ASYNSCHED_HOME` names, if it has a database.
+def supervisor_of_home(environ: Mapping[str, str]) -> DatabaseSupervisor | None:
+    """Return the supervisor of the home that `ASYNSCHED_HOME` names, if it has a database.
 
     The database is that of `ASYNSCHED_DATABASE`, or else the SQLite file in the home.
     """
     if not environ.get("ASYNSCHED_HOME"):
         return None
     variables = {name: environ.get(f"ASYNSCHED_{name.upper()}") for name in _READ}
-    return names_in_database(settings_from({name: value for name, value in variables.items() if value}))
+    return supervisor_of_database(settings_from({name: value for name, value in variables.items() if value}))
 
 
-def names_in_database(settings: Settings) -> StoredNames | None:
-    """Return the variables and connections of a database, if it is there. Nothing is made."""
+def supervisor_of_database(settings: Settings) -> DatabaseSupervisor | None:
+    """Return the supervisor of a database, if it is there. Nothing is made."""
     path = parse_url(settings.database_url).path
     if path is not None and not Path(path).exists():
         return None
-    return StoredNames(settings)
+    return DatabaseSupervisor(settings)
