@@ -114,7 +114,7 @@ async def desk(filled, tmp_path):
             return answer.content
 
         async def row(token):
-            (found,) = [row for row in await database.read(tickets_of_runs, [run.id], "") if row.token == token]
+            (found,) = [row for row in await database.read(tickets_of_runs, [run.id], "", "me") if row.token == token]
             return found
 
         yield SimpleNamespace(

@@ -176,7 +176,7 @@ async def far(tmp_path):
 
 
 async def rows(database) -> dict[str, TicketRow]:
-    return {row.token: row for row in await database.read(tickets_of_runs, [1], "")}
+    return {row.token: row for row in await database.read(tickets_of_runs, [1], "", "me")}
 
 
 def job_of(executor: RemoteExecutor, token: str) -> Job:
