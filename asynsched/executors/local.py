@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from asynsched.errors import ExecutorError, KeeperGone
-from asynsched.executors.base import Executor, ExecutorContext, Held
+from asynsched.executors.base import STOPPED, Executor, ExecutorContext, Held
 from asynsched.executors.keeper_connection import KeeperConnection, connect, start_keeper
 from asynsched.lease.keeper_line import KeeperLine
 from asynsched.loggers import get_logger
@@ -39,7 +39,6 @@ LONGEST_BACKOFF = timedelta(seconds=10)
 """Also how long a connection lasts before the next one is made without a pause."""
 REFUSAL_PAUSE = timedelta(seconds=1)
 """Time before the refusal of a launch is reported: the keeper would refuse the next launch as well."""
-STOPPED = "the scheduler stopped"
 LAST_WORDS = timedelta(seconds=5)
 """How much longer than its tries a keeper may take to end."""
 
@@ -354,12 +353,8 @@ class LocalExecutor(Executor):
         task.add_done_callback(self._note_end)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """End the scheduler when a task that is not awaited fails: ends of tries would be lost."""
         self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            log.error("executor.failed", exc_info=error)
-            self.context.fail(error)
+        super()._note_end(task)
 
 
 class SequentialExecutor(LocalExecutor):

@@ -21,7 +21,7 @@ import msgspec
 
 from asynsched.clock import new_token
 from asynsched.errors import SettingsError, StoreUnavailable
-from asynsched.executors.base import Executor, ExecutorContext, Held
+from asynsched.executors.base import STOPPED, Executor, ExecutorContext, Held
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.verdicts import GivenUp, Seen, verdict
 from asynsched.loggers import get_logger
@@ -68,7 +68,6 @@ CLOSE_SECONDS = 5.0
 MOST_MISSED = 3
 """Looks that may be missed, not counting waits for the engine. After more, no worker may have been able to renew, and
 every lease gets its whole time."""
-STOPPED = "the scheduler stopped"
 NOT_OURS = "its run is no longer this scheduler's"
 UNKNOWN = Sight("unknown")
 NEW = "new"
@@ -667,12 +666,6 @@ class RemoteExecutor(Executor):
         said = reason_of(exc)
         log.warning("engine.failed", executor=self.context.name, call=what, error=said)
         return said
-
-    def _note_end(self, task: "asyncio.Task[None]") -> None:
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            log.error("executor.failed", exc_info=error)
-            self.context.fail(error)
 
 
 def _next_portion(waiting: deque[_Try], most: int) -> list[_Try]:
