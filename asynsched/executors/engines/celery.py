@@ -20,7 +20,7 @@ from asynsched.clock import new_token
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines.celery_app import SOCKET_SECONDS, celery_app, is_amqp
 from asynsched.executors.engines.celery_messages import Batch, Placed
-from asynsched.executors.engines.outage import Patience
+from asynsched.executors.engines.circuit_breaker import CircuitBreaker
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.loggers import get_logger
@@ -82,7 +82,7 @@ class CeleryEngine(Engine):
         self._is_amqp = is_amqp(self._app)
         self._threads = anyio.CapacityLimiter(3)
         """One to publish, one to revoke, and one to ask."""
-        self._patience = Patience(context.clock, "Celery's broker", CALL_SECONDS)
+        self._breaker = CircuitBreaker(context.clock, "Celery's broker", CALL_SECONDS)
         self._asking: asyncio.Task[None] | None = None
         self._asked_at = self._seen_at = 0.0
         self._broker = _Broker()
@@ -214,7 +214,7 @@ class CeleryEngine(Engine):
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         """Call a function in a thread, and return its result. A call that is late goes on beside the next one."""
-        return await self._patience.call(lambda: run_sync(call, limiter=self._threads, abandon_on_cancel=True))
+        return await self._breaker.call(lambda: run_sync(call, limiter=self._threads, abandon_on_cancel=True))
 
 
 def about(number: int) -> str:

@@ -110,7 +110,7 @@ class _Try:
 
 
 @dataclass
-class _Outage:
+class _OutageLog:
     """Says in the log that an engine takes nothing, once that has lasted, and that it takes jobs again.
 
     Attributes:
@@ -185,7 +185,7 @@ class RemoteExecutor(Executor):
         self._submit_at = 0.0
         self._cancel_at = 0.0
         """When the engine may be called again after it has failed, on the monotonic clock."""
-        self._outage = _Outage(context.name)
+        self._outage_log = _OutageLog(context.name)
         self._epoch = 0
         self._slices = Slices()
         self._looked_at: float | None = None
@@ -424,7 +424,7 @@ class RemoteExecutor(Executor):
         now = self._clock.monotonic()
         until = now + self._interval.total_seconds()
         if not self._new:
-            self._outage.since = None
+            self._outage_log.since = None
         waiting = deque(self._waiting(now) if self._new and now >= self._submit_at else ())
         has_answered = False
         while waiting and not self._is_draining and self._clock.monotonic() < until:
@@ -476,7 +476,7 @@ class RemoteExecutor(Executor):
             of_each = list(zip(ready, answers, strict=True))
         except Exception as exc:  # noqa: BLE001 - as in `_call`
             return self._log_failure("submit", exc)
-        self._outage.note(answers, self._clock.monotonic())
+        self._outage_log.note(answers, self._clock.monotonic())
         for one, answer in of_each:
             self._note_answer(one, answer)
         return answers
