@@ -44,7 +44,7 @@ MOST_ASKED = 500
 """Jobs that workers are asked for at once."""
 
 
-class Wishes(Struct, frozen=True, forbid_unknown_fields=True):
+class ExecutorConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """What a task may say in its `executor_config`.
 
     Attributes:
@@ -106,22 +106,22 @@ class CeleryEngine(Engine):
         """Return the job's id, and the options of its message."""
         own = {name: value for name, value in job.executor_config.items() if name not in OF_OTHERS}
         try:
-            wishes = msgspec.convert(own, Wishes)
+            config = msgspec.convert(own, ExecutorConfig)
         except msgspec.ValidationError as exc:
             return Rejected(f"executor_config of Celery has queue and priority: {exc}")
-        queue, most = wishes.queue or job.queue, self._settings.max_priority
+        queue, most = config.queue or job.queue, self._settings.max_priority
         is_printable = queue.isprintable() and bool(queue.strip())
         if not is_printable or len(queue.encode()) > LONGEST_QUEUE or queue.startswith("amq."):
             return Rejected(
                 f"{queue[:LONGEST_QUEUE]!r} cannot be a queue: its name has 1 to {LONGEST_QUEUE} bytes that can be"
                 " printed, and does not begin with amq."
             )
-        if wishes.priority is None:
+        if config.priority is None:
             priority = min(max(job.priority_weight, 1).bit_length() - 1, most)
-        elif 0 <= wishes.priority <= most:
-            priority = wishes.priority
+        elif 0 <= config.priority <= most:
+            priority = config.priority
         else:
-            return Rejected(f"the priority {wishes.priority} of its executor_config is not within 0 and {most}")
+            return Rejected(f"the priority {config.priority} of its executor_config is not within 0 and {most}")
         # Redis serves the lowest number first.
         return Placed(new_token(), now, queue), {"priority": priority if self._is_amqp else most - priority}
 
