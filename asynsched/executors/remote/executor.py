@@ -333,7 +333,8 @@ class RemoteExecutor(Executor):
     async def _pass(self) -> None:
         """Do one pass. Kills and submissions come first, because tasks wait for them; records are stored last."""
         failure = None
-        for step in (self._kill, self._submit, self._end_rejected, self._hear_news, self._cancel, self._look_if_due):
+        steps = (self._end_killed, self._submit, self._end_rejected, self._hear_news, self._cancel, self._look_if_due)
+        for step in steps:
             try:
                 await step()
             except StoreUnavailable as exc:
@@ -375,7 +376,7 @@ class RemoteExecutor(Executor):
             _drop(self._engine_ids, engine_ids)
             _drop(self._sights, sights)
 
-    async def _kill(self) -> None:
+    async def _end_killed(self) -> None:
         for token, reason in list(self._to_kill.items()):
             one = self._tries.get(token)
             if one is None or (one.may_be_stored and not one.is_stored):
@@ -436,7 +437,6 @@ class RemoteExecutor(Executor):
                 continue
             answers = await self._hand_over(ready)
             if isinstance(answers, str):
-                self._n_at_once = max(1, len(ready) // 2)
                 if len(ready) > 1:
                     waiting.extendleft(reversed(ready))
                     continue
@@ -448,7 +448,6 @@ class RemoteExecutor(Executor):
                 has_answered = False
                 continue
             has_answered = True
-            self._n_at_once = min(2 * self._n_at_once, AT_ONCE)
             if all(isinstance(answer, Later) for answer in answers):
                 return
         if waiting and not self._is_draining:
@@ -470,19 +469,21 @@ class RemoteExecutor(Executor):
         return one.launch.token in self._new
 
     async def _hand_over(self, ready: Sequence[_Try]) -> Sequence[Accepted | Rejected | Later] | str:
-        """Hand jobs to the engine, and note its answers. Returns them, or why it failed."""
+        """Hand jobs to the engine; note its answers, and how many it gets next time. Returns them, or why it failed."""
         try:
             answers = await self._answer_to(self.engine.submit([self._job(one) for one in ready]))
             of_each = list(zip(ready, answers, strict=True))
         except Exception as exc:  # noqa: BLE001 - as in `_call`
+            self._n_at_once = max(1, len(ready) // 2)
             return self._log_failure("submit", exc)
+        self._n_at_once = min(2 * self._n_at_once, AT_ONCE)
         self._outage_log.note(answers, self._clock.monotonic())
         for one, answer in of_each:
             self._note_answer(one, answer)
         return answers
 
     def _put_behind(self, one: _Try, said: str) -> None:
-        """Let other jobs go before one at which the engine has failed."""
+        """Let other jobs, which the engine may take, go before one that it has not taken."""
         if self._is_new(one):
             token = one.launch.token
             self._new[token] = self._new.pop(token)
@@ -536,8 +537,7 @@ class RemoteExecutor(Executor):
         if not self._is_new(one):
             return  # it has begun meanwhile
         if isinstance(answer, Later):
-            self._new[token] = self._new.pop(token)  # after the others, which the engine may take
-            self._see(one, Sight("queued", answer.reason))
+            self._put_behind(one, answer.reason)
             return
         self._note_submitted(one)
         if isinstance(answer, Rejected):
