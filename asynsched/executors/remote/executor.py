@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import anyio
 import msgspec
@@ -70,8 +70,6 @@ MOST_MISSED = 3
 every lease gets its whole time."""
 NOT_OURS = "its run is no longer this scheduler's"
 UNKNOWN = Sight("unknown")
-NEW = "new"
-"""The state of a try that the engine is not known to have."""
 
 
 @dataclass(eq=False)
@@ -81,9 +79,8 @@ class _Try:
     Attributes:
         secret: Of its ticket; empty where an earlier scheduler has made that.
         former_digest: Of the secret of a ticket that an earlier scheduler has made; empty: this one has made the first.
-        may_be_stored: Whether its ticket was written, perhaps without an answer: then it is for the database to say how
-            it ends.
-        is_stored: Whether its ticket is known to be stored.
+        ticket: Whether it is stored; `unsure`: it was written, perhaps without an answer. Unless it is `none`, it is
+            for the database to say how the try ends.
         since: When its state or its renewals were first seen as they are, on the monotonic clock.
         running_since: When the engine first said that its job runs.
         retry_at: When it is submitted again, after the engine has failed at this job and not at others; 0: it has not.
@@ -91,11 +88,10 @@ class _Try:
 
     launch: Launch
     since: float
-    state: str = NEW
+    state: str = SUBMITTED
     secret: str = field(default="", repr=False)
     former_digest: str = ""
-    may_be_stored: bool = False
-    is_stored: bool = False
+    ticket: Literal["none", "unsure", "stored"] = "none"
     engine_id: str = ""
     renewals: int = 0
     gone_after: float = 0.0
@@ -199,7 +195,7 @@ class RemoteExecutor(Executor):
 
     @property
     def kept(self) -> Collection[str]:
-        return frozenset(token for token, one in self._tries.items() if one.may_be_stored)
+        return frozenset(token for token, one in self._tries.items() if one.ticket != "none")
 
     # What the scheduler says
 
@@ -245,7 +241,7 @@ class RemoteExecutor(Executor):
     async def drain(self, deadline: datetime) -> None:
         """Submit no more; what workers run goes on, and the next scheduler of its run adopts it."""
         self._is_draining = True
-        for token in [token for token, one in self._tries.items() if not one.may_be_stored]:
+        for token in [token for token, one in self._tries.items() if one.ticket == "none"]:
             self._over(self._end_of(token, GivenUp(STOPPED, "interrupted")))
         self.look()
 
@@ -272,13 +268,11 @@ class RemoteExecutor(Executor):
                 starting.add(row.token)
             if row.token not in self._tries and row.token not in self._reported and row.state != ENDED:
                 launch = msgspec.json.decode(row.launch, type=Launch)
-                state = NEW if row.state == SUBMITTED and not row.engine_id else row.state
                 self._tries[row.token] = _Try(
-                    launch, self._clock.monotonic(), state, may_be_stored=True, is_stored=True,
-                    engine_id=row.engine_id, renewals=row.renewals, gone_after=row.lease_seconds + row.end_seconds,
-                    former_digest=row.digest,
+                    launch, self._clock.monotonic(), row.state, ticket="stored", engine_id=row.engine_id,
+                    renewals=row.renewals, gone_after=row.lease_seconds + row.end_seconds, former_digest=row.digest,
                 )  # fmt: skip
-                if state == NEW:
+                if row.state == SUBMITTED and not row.engine_id:
                     self._new[row.token] = None
                 if row.kill_reason:
                     self._to_kill[row.token] = row.kill_reason
@@ -293,7 +287,7 @@ class RemoteExecutor(Executor):
         one = self._tries.get(row.token)
         if one is not None and row.started is not None and not one.has_begun:
             one.has_begun = True
-            if one.state == NEW:
+            if self._is_new(one):
                 self._note_submitted(one)
             self.context.report(msgspec.json.decode(row.started, type=Started))
         if row.ended is not None:
@@ -379,11 +373,11 @@ class RemoteExecutor(Executor):
     async def _end_killed(self) -> None:
         for token, reason in list(self._to_kill.items()):
             one = self._tries.get(token)
-            if one is None or (one.may_be_stored and not one.is_stored):
+            if one is None or one.ticket == "unsure":
                 continue  # it has ended meanwhile; or the next pass says whether its ticket is stored
             self._to_kill[token] = self._to_kill.pop(token)  # behind the others, if the database fails at it
             ended = Ended(token, "failed", self._clock.now(), reason=reason)
-            stored = await self._database.write(end_ticket, ended, before=SUBMITTED) if one.is_stored else ended
+            stored = ended if one.ticket == "none" else await self._database.write(end_ticket, ended, before=SUBMITTED)
             if stored is None:
                 await self._database.write(request_kill, token, reason)
                 self._to_kill.pop(token, None)
@@ -431,7 +425,7 @@ class RemoteExecutor(Executor):
         while waiting and not self._is_draining and self._clock.monotonic() < until:
             some = _next_portion(waiting, self._n_at_once)
             await self._reissue([one for one in some if not one.secret])
-            await self._store([one for one in some if self._is_new(one) and not one.is_stored])
+            await self._store([one for one in some if self._is_new(one) and one.ticket != "stored"])
             ready = [one for one in some if one.secret and self._is_new(one) and one.launch.token not in self._to_kill]
             if not ready:
                 continue
@@ -510,7 +504,7 @@ class RemoteExecutor(Executor):
             return
         digests = {one.launch.token: digest_of_secret(one.secret) for one in new}
         for one in new:
-            one.may_be_stored = True
+            one.ticket = "unsure"
         added = await self._database.write(
             add_tickets, [one.launch for one in new], digests, executor=self.context.name,
             owner=self.context.scheduler_id, epoch=self._epoch, now=self._clock.now(),
@@ -520,7 +514,7 @@ class RemoteExecutor(Executor):
             if token in added.lost:
                 self._over(self._end_of(token, GivenUp(NOT_OURS, "interrupted")))
                 continue
-            one.is_stored = True
+            one.ticket = "stored"
             if token not in added.own:
                 self._note_submitted(one)  # there is another ticket for it: the next look says how far that is
             if token in self._to_kill:
@@ -569,7 +563,7 @@ class RemoteExecutor(Executor):
         if missed_seconds > MOST_MISSED * self._interval.total_seconds():
             for one in self._tries.values():
                 one.since = now
-        stored = {token: one for token, one in self._tries.items() if one.is_stored}
+        stored = {token: one for token, one in self._tries.items() if one.ticket == "stored"}
         progress = await self._database.read(progress_of_tickets, sorted(stored))
         for found in progress:
             self._note(stored[found.token], found)
@@ -606,7 +600,7 @@ class RemoteExecutor(Executor):
             await self._end(ended, before=state, renewals=one.renewals if state == CLAIMED else None)
 
     def _note(self, one: _Try, found: Progress) -> None:
-        if one.state == NEW:
+        if self._is_new(one):
             if found.state == SUBMITTED:
                 return
             self._note_submitted(one)  # in spite of the engine's answer, which was an error or got lost
