@@ -5,8 +5,9 @@ When none comes until the lease and its grace are over, it ends its tries, and i
 one thread and no asyncio, so that its forks are clean and small. It forks the zygotes only, before it hears of any try,
 so that no process of a try has memory in which secrets of others were.
 
-This module starts it; `sandbox/supervision/keeper.py` is its work. The scheduler's side is `executors/local.py`, which
-starts and drives it, and `lease/keeper_line.py`, which tells it of the lease.
+This module starts it; `sandbox/supervision/keeper.py` is its work. The scheduler's side is
+`executors/keeper_connection.py`, which starts it and speaks with it, `executors/local.py`, which drives it, and
+`lease/keeper_line.py`, which tells it of the lease.
 
     keeper ──fork──▶ zygotes ──fork──▶ template (a version of a DAG file, loaded) ──fork──▶ try
                         └───────────fork──────────▶ try of a file that cannot be forked once it is loaded

@@ -167,9 +167,9 @@ async def _work(agent: "Agent", first: Ticket) -> None:
     ticket: Ticket | None = first
     while ticket is not None:
         outcome = await agent.work(ticket)
-        click.echo(msgspec.json.encode({"token": ticket.token, "outcome": outcome}))
+        click.echo(msgspec.json.encode({"token": ticket.token, "outcome": outcome.text}))
         # Another pod may run the try of a ticket that is refused here, and wait in its name.
-        ticket = None if outcome.startswith("refused") else await agent.next(ticket)
+        ticket = None if outcome.kind in ("refused", "returned") else await agent.next(ticket)
 
 
 async def _tickets(files: tuple[Path, ...]) -> AsyncIterator[tuple[str, bytes]]:

@@ -3,6 +3,7 @@
 To write one, subclass Executor in a package of your own, and name it as `--executor package.module:Class`.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asynsched.clock import Clock
+from asynsched.loggers import get_logger
 from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
 from asynsched.settings import Settings
 
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
     from asynsched.executors.warm_workers import WarmWorkers
     from asynsched.store.database import Database  # a worker, which has none, does not load it
 
+log = get_logger(__name__)
+
 TryEvent = Started | Ended
+STOPPED = "the scheduler stopped"
+"""Why a try of a scheduler that ends is interrupted."""
 
 
 def _raise(error: Exception) -> None:
@@ -163,6 +169,13 @@ class Executor(ABC):
         The scheduler keeps its lease then: others take its runs once the lease has expired.
         """
         return False
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """End the scheduler when a task that is not awaited has failed: ends of tries would be lost."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            log.error("executor.failed", exc_info=error)
+            self.context.fail(error)
 
 
 POSTGRESQL_VARIABLES = frozenset(

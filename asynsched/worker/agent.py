@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from itertools import count
+from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -75,14 +76,34 @@ STOPPED = "the worker stopped"
 LAPSED = "no scheduler has renewed its lease, and another worker may run the task"
 LAST_LOG_SECONDS = 60.0
 """Longest that the end of a try waits until its log is stored."""
-RETURNED = "refused: no scheduler answers"
-"""What becomes of a ticket that this worker could not claim: the engine may give it to another one."""
-OVER = "over"
-"""What becomes of a try of an agent before this one whose end was not told here."""
 CLAIM_SECONDS = 600.0
 """Longest that a ticket waits for a scheduler to answer; the scheduler gives a try up that no worker has claimed."""
 REPORT_SECONDS = 86_400.0
 """Longest that the end of a try waits for a scheduler to answer, long after its lease is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a ticket.
+
+    Attributes:
+        kind: `done` or `failed`: its try. `refused`: its try is another's, or over; the engine may forget this copy.
+            `returned`: this worker could not claim it, and the engine may give it to another one. `over`: its try is
+            of an agent before this one, and its end was not told here.
+        text: One line for people.
+    """
+
+    kind: Literal["done", "failed", "refused", "returned", "over"]
+    text: str
+
+
+RETURNED = Outcome("returned", "refused: no scheduler answers")
+OVER = Outcome("over", "over")
+
+
+def refused(reason: str) -> Outcome:
+    """Return the outcome of a ticket that this worker, or a scheduler, refuses."""
+    return Outcome("refused", f"refused: {reason}")
 
 
 @dataclass(eq=False)
@@ -91,12 +112,12 @@ class _Claim:
 
     Attributes:
         over: Set once nothing of the claim is under way any more.
-        outcome: What became of the ticket, in one line; empty: its try is claimed.
+        outcome: Of the ticket; None: its try is claimed.
         unwanted: Not empty: why the try is to end as soon as it is claimed.
     """
 
     over: anyio.Event = field(default_factory=anyio.Event)
-    outcome: str = ""
+    outcome: Outcome | None = None
     unwanted: str = ""
 
 
@@ -112,7 +133,7 @@ class _Try:
         unwanted: Not empty: why it is to end. The keeper was told, or will not hear of the try.
         cause: What makes it unwanted.
         has_ended: Whether no process of it is left.
-        outcome: How it ended, in one line, once that is stored.
+        outcome: How it ended, once that is stored.
         events: Its start and its end, as the keeper reports them.
     """
 
@@ -125,7 +146,7 @@ class _Try:
     unwanted: str = ""
     cause: FailureCause = "machine"
     has_ended: bool = False
-    outcome: str = ""
+    outcome: Outcome | None = None
     events: asyncio.Queue[TryEvent] = field(default_factory=asyncio.Queue)
 
     @property
@@ -221,16 +242,16 @@ class Agent:
                         await self._executor.close()
                     await self._schedulers.close()
 
-    async def work(self, ticket: Ticket) -> str:
-        """Run the try of a ticket; return what became of it, in one line, once its end is stored.
+    async def work(self, ticket: Ticket) -> Outcome:
+        """Run the try of a ticket; return what became of it, once its end is stored.
 
-        If nobody takes its end, this returns when its lease is over, and the agent goes on reporting. `RETURNED`: the
-        ticket could not be claimed. An OSError is one of this machine, on which no try can begin.
+        If nobody takes its end, this returns when its lease is over, and the agent goes on reporting. An OSError is one
+        of this machine, on which no try can begin.
         """
         token = ticket.token
         if token in self._tries or ticket.proof in self._claiming:
             log.info("ticket.refused", **_names(ticket), reason="this worker has it already")
-            return "refused: this worker has the ticket already"
+            return refused("this worker has the ticket already")
         claim = self._claiming[ticket.proof] = _Claim()
         try:
             held, claimed = await self._claimed(ticket, claim)
@@ -238,11 +259,11 @@ class Agent:
             log.warning("ticket.refused", **_names(ticket), reason=str(exc))
             if isinstance(exc, Refused) and token not in self._tries and len(self._claims_of(token)) == 1:
                 await run_sync(self._folder.remove, token)
-            claim.outcome = f"refused: {exc}"
+            claim.outcome = refused(str(exc))
             return claim.outcome
         except (Unreachable, TimeoutError) as exc:
             # It stays in the folder: the answer to its claim may have been lost, and then no other worker gets the try.
-            log.warning("ticket.returned", **_names(ticket), reason=str(exc) or RETURNED)
+            log.warning("ticket.returned", **_names(ticket), reason=str(exc) or RETURNED.text)
             claim.outcome = RETURNED
             return claim.outcome
         finally:
@@ -253,11 +274,11 @@ class Agent:
         await self._begin(held, claimed.launch, claimed.terms)
         return await self._until_over(held)
 
-    async def until_over(self, ticket: Ticket) -> str:
+    async def until_over(self, ticket: Ticket) -> Outcome:
         """Wait for what `work` would return of a ticket of `resumed`, or until no process of its try is left."""
         if (claim := self._claiming.get(ticket.proof)) is not None:
             await claim.over.wait()
-            if claim.outcome:
+            if claim.outcome is not None:
                 return claim.outcome
         held = self._tries.get(ticket.token)
         return OVER if held is None else await self._until_over(held)
@@ -265,15 +286,15 @@ class Agent:
     def _claims_of(self, token: str) -> list[_Claim]:
         return [claim for proof, claim in self._claiming.items() if proof.token == token]
 
-    async def _until_over(self, held: _Try) -> str:
-        while not held.outcome:
+    async def _until_over(self, held: _Try) -> Outcome:
+        while held.outcome is None:
             left = None
             if held.has_ended:
                 if held.granted_until is None:
                     return OVER
                 left = held.granted_until - self._clock.boottime()
                 if left <= 0:
-                    return "failed: no scheduler takes its end"
+                    return Outcome("failed", "failed: no scheduler takes its end")
                 left = max(left, SHORTEST_LOOK)
             await self._clock.wait(self._has_changed, None if left is None else timedelta(seconds=left))
         return held.outcome
@@ -669,7 +690,8 @@ class Agent:
         if (rest := await run_sync(partial(held.log.remove, is_wanted=is_log_wanted))) is not None:
             log.warning("log.incomplete", **_names(held.ticket), whole_log=str(rest))
         self._bundles.release(token)
-        held.outcome = f"{ended.state}: {ended.reason}" if ended.reason else ended.state
+        text = f"{ended.state}: {ended.reason}" if ended.reason else ended.state
+        held.outcome = Outcome("failed" if ended.state == "failed" else "done", text)
         del self._tries[token]
         self._notify()
 

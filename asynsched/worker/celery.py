@@ -35,7 +35,7 @@ from asynsched.executors.engines.celery_app import TASK, TICKET, celery_app
 from asynsched.loggers import get_logger
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import Settings
-from asynsched.worker.agent import RETURNED, Agent
+from asynsched.worker.agent import RETURNED, Agent, Outcome, refused
 
 log = get_logger(__name__)
 
@@ -114,7 +114,7 @@ class AgentThread:
         """The tickets of a worker before this one, which the agent works on."""
         return self._agent.resumed
 
-    def until_over(self, ticket: Ticket) -> "Future[str]":
+    def until_over(self, ticket: Ticket) -> "Future[Outcome]":
         """Wait for the end of a resumed ticket; the result says what became of it."""
         return self._portal.start_task_soon(self._agent.until_over, ticket)
 
@@ -123,7 +123,7 @@ class AgentThread:
         """The number of tries that have a process, or are about to get one."""
         return self._agent.n_running
 
-    def work(self, ticket: Ticket) -> "Future[str]":
+    def work(self, ticket: Ticket) -> "Future[Outcome]":
         """Begin to work on a ticket; the result says what became of it."""
         return self._portal.start_task_soon(self._agent.work, ticket)
 
@@ -194,7 +194,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
         self._running: dict[int, _Slot] = {}
         self._waiting: deque[_Slot] = deque()
         """Messages beyond the slots, which Celery has reserved."""
-        self._over: SimpleQueue[tuple[_Slot, str, float]] = SimpleQueue()
+        self._over: SimpleQueue[tuple[_Slot, Outcome, float]] = SimpleQueue()
 
     def on_start(self) -> None:
         if self.options.get("threads"):
@@ -218,7 +218,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
         try:
             ticket = msgspec.convert(headers[TICKET], Ticket)
         except (KeyError, msgspec.ValidationError) as exc:
-            ended(_result(f"refused: not a ticket: {exc}", 0.0))
+            ended(_result(refused(f"not a ticket: {exc}"), 0.0))
             return
         slot = _Slot(next(self._numbers), task_id, ticket, options["accept_callback"], ended)
         same = next((one for one in self._running.values() if one.ticket.proof == ticket.proof), None)
@@ -229,7 +229,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
         elif same is not None:
             # Delivered again while its try runs. Without an answer, RabbitMQ would close the channel again and again.
             log.info("ticket.refused", ticket=ticket.name, reason="this worker has it already")
-            ended(_result("refused: this worker has the ticket already", 0.0))
+            ended(_result(refused("this worker has the ticket already"), 0.0))
             _remember(task_id)
         elif len(self._running) < self.limit:
             self._start(slot)
@@ -238,25 +238,25 @@ class TicketPool(BasePool):  # type: ignore[misc]
 
     def _start(self, slot: _Slot) -> None:
         if slot.task_id in state.revoked:
-            slot.ended(_result(f"refused: {REVOKED}", 0.0))
+            slot.ended(_result(refused(REVOKED), 0.0))
             return
         self._running[slot.number] = slot
         slot.accepted(slot.number, self._tries.now())
         self._follow(slot, self._tries.work(slot.ticket))
 
-    def _follow(self, slot: _Slot, work: "Future[str]") -> None:
+    def _follow(self, slot: _Slot, work: "Future[Outcome]") -> None:
         """Give the slot to another message once the work on its ticket is over."""
         since = self._tries.now()
 
-        def note(future: "Future[str]") -> None:
+        def note(future: "Future[Outcome]") -> None:
             self._over.put((slot, self._outcome(future), since))
             if self._hub is not None:
                 self._hub.call_soon(self._end_some)
 
         work.add_done_callback(note)
 
-    def _outcome(self, future: "Future[str]") -> str:
-        """Return the result of a ticket. An error concerns this worker alone: it stops, and others get the ticket."""
+    def _outcome(self, future: "Future[Outcome]") -> Outcome:
+        """Return what became of a ticket. An error concerns this worker alone: it stops, and others get the ticket."""
         if future.cancelled():
             return RETURNED
         if (error := future.exception()) is None:
@@ -269,7 +269,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
             while True:
                 self._end(*self._over.get_nowait())
 
-    def _end(self, slot: _Slot, outcome: str, since: float) -> None:
+    def _end(self, slot: _Slot, outcome: Outcome, since: float) -> None:
         """Tell Celery of the end of a try, which acknowledges its message, and give its slot to the next."""
         slot = self._running.pop(slot.number, slot)
         try:
@@ -343,18 +343,22 @@ def _remember(task_id: str) -> None:
     state.requests.update((task_id, one) for one in list(state.active_requests) if one.id == task_id)
 
 
-def _result(outcome: str, seconds: float) -> tuple[int, Any, float]:
+def _result(outcome: Outcome, seconds: float) -> tuple[int, Any, float]:
     """Return an outcome as Celery's own tracing does.
 
     A refused ticket is ignored, so that Flower goes on to show the try of the same ticket that was not. One that this
     worker could not claim goes back to the broker.
     """
-    if not outcome.startswith(("refused", "failed")):
-        return 0, outcome, seconds
-    if outcome == RETURNED:
-        told: Exception = Reject(outcome, requeue=True)
-    else:
-        told = Ignore(outcome) if outcome.startswith("refused") else TryFailed(outcome)
+    told: Exception
+    match outcome.kind:
+        case "done" | "over":
+            return 0, outcome.text, seconds
+        case "failed":
+            told = TryFailed(outcome.text)
+        case "refused":
+            told = Ignore(outcome.text)
+        case "returned":
+            told = Reject(outcome.text, requeue=True)
     try:
         raise told
     except (Ignore, Reject, TryFailed):

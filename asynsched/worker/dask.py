@@ -25,7 +25,7 @@ from asynsched.errors import SettingsError
 from asynsched.loggers import get_logger
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import LeaseSettings, LogSettings, ParseSettings, Settings, WorkersSettings
-from asynsched.worker.agent import Agent
+from asynsched.worker.agent import Agent, Outcome
 from asynsched.worker.schedulers import Schedulers
 from sandbox.confine import close_memory
 
@@ -73,7 +73,7 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
         self._worker: Any
         self._agent: Agent
         self._starting: asyncio.Task[asyncio.Task[None]]
-        self._working: set[asyncio.Task[str]] = set()
+        self._working: set[asyncio.Task[Outcome]] = set()
 
     async def setup(self, worker: Any) -> None:
         """Start the agent. An error ends the worker's start."""
@@ -115,7 +115,7 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
         await asyncio.wait([serving], timeout=LAST_SECONDS)
         serving.cancel()
 
-    async def work(self, ticket: Ticket) -> str:
+    async def work(self, ticket: Ticket) -> Outcome:
         """Run the try of a ticket, and return what became of it."""
         await asyncio.shield(self._starting)
         working = asyncio.create_task(self._work(ticket))
@@ -123,7 +123,7 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
         working.add_done_callback(self._working.discard)
         return await asyncio.shield(working)  # a worker that closes cancels its tasks, and only then its plugins
 
-    async def _work(self, ticket: Ticket) -> str:
+    async def _work(self, ticket: Ticket) -> Outcome:
         """Work on a ticket, once the tries of an agent before this one have left it a thread."""
         await self._agent.until_fewer(self._worker.state.nthreads)
         try:
@@ -132,7 +132,7 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
             # As if this worker had died: Dask gives its tasks to others.
             log.exception("worker.failed")
             _close(self._worker, exc)
-            return await asyncio.Future[str]()
+            return await asyncio.Future[Outcome]()
 
 
 def folder_of(terms: Terms) -> Path:
@@ -174,10 +174,10 @@ def _close(worker: Any, error: BaseException) -> None:
 
 
 async def work_on(ticket: Ticket, terms: Terms) -> str:
-    """Run the try of a ticket on the worker that calls this."""
+    """Run the try of a ticket on the worker that calls this, and return what became of it, in one line."""
     worker: Any = get_worker()
     if PLUGIN not in worker.plugins:  # the Dask scheduler has started again since ours has registered it
         await worker.plugin_add(TryPlugin(terms), name=PLUGIN, catch_errors=False)
     plugin = worker.plugins[PLUGIN]
     assert isinstance(plugin, TryPlugin)
-    return await plugin.work(ticket)
+    return (await plugin.work(ticket)).text

@@ -28,6 +28,9 @@ from sandbox.supervision.task_log import TaskLog, environment_secrets
 from sandbox.supervision.template_pool import Loss, ReadyProcess, TemplatePool
 from sandbox.supervision.zygote_handle import Zygotes
 
+log = logging.getLogger("sandbox.keeper")
+
+FromTry = Started | Request | Ended
 MAX_REASON_LENGTH = 1000
 MOST_RENDERED = 128 * 1024
 """Characters of the JSON of rendered fields; a try keeps to less."""
@@ -40,6 +43,9 @@ LONGEST_WAIT = timedelta(days=36_525)
 LARGEST_LENGTH = 2**31 - 1
 """Of a result that others are mapped over: the largest number that its column can hold."""
 NO_JSON = "its process returned a value that is not valid JSON"
+LINGER_SECONDS = 1.0
+"""How long a try's process may take to exit after it has reported its end."""
+LOST = "the keeper of the task's process died, and the process with it"
 
 
 class Ending(NamedTuple):
@@ -220,13 +226,6 @@ def _is_json(data: bytes) -> bool:
     except UNDECODABLE:
         return False
     return True
-
-
-log = logging.getLogger("sandbox.keeper")
-FromTry = Started | Request | Ended
-LINGER_SECONDS = 1.0
-"""How long a try's process may take to exit after it has reported its end."""
-LOST = "the keeper of the task's process died, and the process with it"
 
 
 class TryLimits(NamedTuple):

@@ -16,9 +16,9 @@ from kombu.exceptions import OperationalError
 
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.engines import celery, celery_app, outage
+from asynsched.executors.engines import celery, celery_app, circuit_breaker
 from asynsched.executors.engines.celery import CeleryEngine
-from asynsched.executors.engines.outage import QUIET_SECONDS
+from asynsched.executors.engines.circuit_breaker import OPEN_SECONDS
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import CelerySettings, Settings
@@ -92,13 +92,13 @@ async def test_a_broker_that_does_not_answer_costs_a_batch_one_time_limit(engine
             loop.call_soon_threadsafe(limit.reach)
             released.wait(60)
 
-    monkeypatch.setattr(outage, "anyio", SimpleNamespace(fail_after=limit))
+    monkeypatch.setattr(circuit_breaker, "anyio", SimpleNamespace(fail_after=limit))
     monkeypatch.setattr(engine._app, "send_task", hang)
     for _ in range(3):
         answers = await engine.submit([job_of(name) for name in "abcd"])
         assert answers == [Later("Celery's broker has not answered for 20 s")] * 4
     released.set()
-    engine.context.clock.leap(QUIET_SECONDS)
+    engine.context.clock.leap(OPEN_SECONDS)
     assert [type(one) for one in await engine.submit([job_of("e")])] == [Accepted]
     assert calls == ["dag.a", "dag.e"], "what was given up is not published later"
 
@@ -118,7 +118,7 @@ async def test_a_rabbitmq_that_falls_silent_keeps_no_connection(tmp_path, monkey
         assert [type(one) for one in await engine.submit([job_of("b", "a queue of its own")])] == [Later]
         await eventually(lambda: not engine._app.producer_pool._dirty, "the thread has given its connection back")
         proxies.change(proxy, "fair")
-        clock.leap(QUIET_SECONDS)
+        clock.leap(OPEN_SECONDS)
         assert [type(one) for one in await engine.submit([job_of("c", "a queue of its own")])] == [Accepted]
         await engine.close()
     finally:

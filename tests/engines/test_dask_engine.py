@@ -16,8 +16,8 @@ from asynsched.clock import Clock, VirtualClock
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines import dask, dask_connection
+from asynsched.executors.engines.circuit_breaker import CircuitBreaker
 from asynsched.executors.engines.dask import DaskEngine
-from asynsched.executors.engines.outage import Patience
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected, Sight
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import DaskSettings, Settings
@@ -194,7 +194,7 @@ async def test_a_connection_that_comes_after_its_time_limit_is_closed_with_the_e
         closed.set()
 
     monkeypatch.setattr(engine._connection, "_connect", connect)
-    monkeypatch.setattr(engine._connection, "_patience", Patience(engine.context.clock, "the Dask scheduler", 0.0))
+    monkeypatch.setattr(engine._connection, "_breaker", CircuitBreaker(engine.context.clock, "the Dask scheduler", 0.0))
     assert await engine.submit([job_of("a")]) == [Later("the Dask scheduler has not answered for 0 s")]
     answered.set()
     await eventually(engine._connection._connecting.done, "it is connected")

@@ -20,7 +20,7 @@ from asynsched.clock import new_token
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines.celery_app import SOCKET_SECONDS, celery_app, is_amqp
 from asynsched.executors.engines.celery_messages import Batch, Placed
-from asynsched.executors.engines.outage import Patience
+from asynsched.executors.engines.circuit_breaker import CircuitBreaker
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.loggers import get_logger
@@ -44,7 +44,7 @@ MOST_ASKED = 500
 """Jobs that workers are asked for at once."""
 
 
-class Wishes(Struct, frozen=True, forbid_unknown_fields=True):
+class ExecutorConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """What a task may say in its `executor_config`.
 
     Attributes:
@@ -82,7 +82,7 @@ class CeleryEngine(Engine):
         self._is_amqp = is_amqp(self._app)
         self._threads = anyio.CapacityLimiter(3)
         """One to publish, one to revoke, and one to ask."""
-        self._patience = Patience(context.clock, "Celery's broker", CALL_SECONDS)
+        self._breaker = CircuitBreaker(context.clock, "Celery's broker", CALL_SECONDS)
         self._asking: asyncio.Task[None] | None = None
         self._asked_at = self._seen_at = 0.0
         self._broker = _Broker()
@@ -106,22 +106,22 @@ class CeleryEngine(Engine):
         """Return the job's id, and the options of its message."""
         own = {name: value for name, value in job.executor_config.items() if name not in OF_OTHERS}
         try:
-            wishes = msgspec.convert(own, Wishes)
+            config = msgspec.convert(own, ExecutorConfig)
         except msgspec.ValidationError as exc:
             return Rejected(f"executor_config of Celery has queue and priority: {exc}")
-        queue, most = wishes.queue or job.queue, self._settings.max_priority
+        queue, most = config.queue or job.queue, self._settings.max_priority
         is_printable = queue.isprintable() and bool(queue.strip())
         if not is_printable or len(queue.encode()) > LONGEST_QUEUE or queue.startswith("amq."):
             return Rejected(
                 f"{queue[:LONGEST_QUEUE]!r} cannot be a queue: its name has 1 to {LONGEST_QUEUE} bytes that can be"
                 " printed, and does not begin with amq."
             )
-        if wishes.priority is None:
+        if config.priority is None:
             priority = min(max(job.priority_weight, 1).bit_length() - 1, most)
-        elif 0 <= wishes.priority <= most:
-            priority = wishes.priority
+        elif 0 <= config.priority <= most:
+            priority = config.priority
         else:
-            return Rejected(f"the priority {wishes.priority} of its executor_config is not within 0 and {most}")
+            return Rejected(f"the priority {config.priority} of its executor_config is not within 0 and {most}")
         # Redis serves the lowest number first.
         return Placed(new_token(), now, queue), {"priority": priority if self._is_amqp else most - priority}
 
@@ -214,7 +214,7 @@ class CeleryEngine(Engine):
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         """Call a function in a thread, and return its result. A call that is late goes on beside the next one."""
-        return await self._patience.call(lambda: run_sync(call, limiter=self._threads, abandon_on_cancel=True))
+        return await self._breaker.call(lambda: run_sync(call, limiter=self._threads, abandon_on_cancel=True))
 
 
 def about(number: int) -> str:

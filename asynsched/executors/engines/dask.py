@@ -45,7 +45,7 @@ YOUNG_SECONDS = 15.0
 """Age of a job from which the cluster must know it: a task and a question about it take different ways to Dask."""
 
 
-class Wishes(Struct, frozen=True, forbid_unknown_fields=True):
+class ExecutorConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """What a task may say in its `executor_config`, as `Client.submit` has it.
 
     Attributes:
@@ -100,22 +100,22 @@ class DaskEngine(Engine):
     def _submit(self, client: Any, job: Job) -> Accepted | Rejected:
         own = {name: value for name, value in job.executor_config.items() if name not in OF_OTHERS}
         try:
-            wishes = msgspec.convert(own, Wishes)
+            config = msgspec.convert(own, ExecutorConfig)
         except msgspec.ValidationError as exc:
             return Rejected(f"executor_config of Dask has resources, workers and priority: {exc}")
         of_queue = {} if job.queue == DEFAULT_QUEUE else {job.queue: 1.0}
-        resources = wishes.resources or of_queue
+        resources = config.resources or of_queue
         ticket, now = job.ticket, int(self.context.clock.now().timestamp())
         priority = max(-MOST_PRIORITY, min(job.priority_weight, MOST_PRIORITY))
         key = ticket.kind[:LONGEST_NAME] + f"-{new_token()} {now}"
         future = client.submit(
             self._travelling.work_on, ticket, self._terms, key=key, pure=False, retries=0,
-            resources=resources or None, workers=list(wishes.workers) or None,
-            priority=priority if wishes.priority is None else wishes.priority,
+            resources=resources or None, workers=list(config.workers) or None,
+            priority=priority if config.priority is None else config.priority,
         )  # fmt: skip
         fire_and_forget(future)
-        wished = ", ".join([*(f"{name}={n:g}" for name, n in resources.items()), *wishes.workers])
-        self._submitted[key] = future, wished
+        asked_for = ", ".join([*(f"{name}={n:g}" for name, n in resources.items()), *config.workers])
+        self._submitted[key] = future, asked_for
         return Accepted(key)
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
@@ -158,8 +158,8 @@ class DaskEngine(Engine):
             case "processing":
                 return Sight("queued", f"the Dask worker {holders.get(job, 'of its choice')} has it")
             case "no-worker":
-                _, wished = self._submitted.get(job, (None, ""))
-                return Sight("queued", f"none of {n_workers} Dask workers offers {wished or 'what it asks for'}")
+                _, asked_for = self._submitted.get(job, (None, ""))
+                return Sight("queued", f"none of {n_workers} Dask workers offers {asked_for or 'what it asks for'}")
             case "waiting" | "queued" | "released":
                 return Sight("queued", f"waits for a free thread of {n_workers} Dask workers")
             case "erred":

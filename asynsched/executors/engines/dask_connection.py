@@ -10,7 +10,7 @@ from distributed import Client
 
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError
-from asynsched.executors.engines.outage import Patience
+from asynsched.executors.engines.circuit_breaker import CircuitBreaker
 from asynsched.executors.own_threads import in_own_thread
 from asynsched.executors.remote.engine import reason_of
 from asynsched.loggers import get_logger
@@ -52,7 +52,7 @@ class DaskConnection:
         self._client: Any = None
         self._connecting: asyncio.Task[Any] | None = None
         self._connected_at = 0.0  # when a call last found the connection not lost
-        self._patience = Patience(clock, "the Dask scheduler", CALL_SECONDS)
+        self._breaker = CircuitBreaker(clock, "the Dask scheduler", CALL_SECONDS)
 
     async def client(self) -> Any:
         """Return a client of the cluster; a new one if the connection has ended for good. Raises errors of any kind."""
@@ -67,7 +67,7 @@ class DaskConnection:
             # It goes on after the time limit of this call.
             connecting = self._connecting = self._connecting or asyncio.create_task(self._connect(), name="dask")
             try:
-                await self._patience.call(lambda: asyncio.wait([connecting]))
+                await self._breaker.call(lambda: asyncio.wait([connecting]))
             except TimeoutError as exc:
                 if self._settings.cluster and self._cluster is None:
                     raise TimeoutError(f"dask.cluster: {self._settings.cluster} has not returned yet") from exc
@@ -78,7 +78,7 @@ class DaskConnection:
 
     async def call(self, request: Callable[[], Awaitable[T]]) -> T:
         """Return the answer of the Dask scheduler. Raises TimeoutError."""
-        return await self._patience.call(request)
+        return await self._breaker.call(request)
 
     async def drop(self, client: Any) -> None:
         """Close a client, whose connection is lost: the next call makes another one."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.engines.outage import Patience
+from asynsched.executors.engines.circuit_breaker import CircuitBreaker
 from asynsched.executors.engines.pods import (
     OF_SCHEDULERS,
     Json,
@@ -64,7 +64,7 @@ class KubernetesEngine(Engine):
         self._template: Json = {}
         self._api: CoreV1Api
         self._pods: PodWatch
-        self._patience = Patience(context.clock, "Kubernetes", CALL_SECONDS)
+        self._breaker = CircuitBreaker(context.clock, "Kubernetes", CALL_SECONDS)
         self._unsure: set[str] = set()
         """Pods that may have been made: their tickets go to no warm pod."""
         self._deletions = Deletions(context.clock, self._delete)
@@ -213,7 +213,7 @@ class KubernetesEngine(Engine):
             )  # fmt: skip
             return decoded(answer.status, await answer.read())
 
-        return await self._patience.call(answered)
+        return await self._breaker.call(answered)
 
 
 def _template(settings: KubernetesSettings) -> Json:

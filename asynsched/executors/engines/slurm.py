@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.engines.outage import Patience
+from asynsched.executors.engines.circuit_breaker import CircuitBreaker
 from asynsched.executors.engines.slurm_commands import (
     ACCOUNTING_FIELDS,
     FIELDS,
@@ -86,8 +86,8 @@ class SlurmEngine(Engine):
     def __init__(self, context: ExecutorContext) -> None:
         super().__init__(context)
         self._settings = context.settings.slurm
-        self._patience = Patience(context.clock, "Slurm", CALL_SECONDS)
-        self._accounting = Patience(context.clock, "Slurm's accounting", ACCOUNTING_SECONDS)
+        self._breaker = CircuitBreaker(context.clock, "Slurm", CALL_SECONDS)
+        self._accounting_breaker = CircuitBreaker(context.clock, "Slurm's accounting", ACCOUNTING_SECONDS)
 
     async def start(self) -> None:
         missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
@@ -156,7 +156,7 @@ class SlurmEngine(Engine):
             f"--jobs={','.join(engine_ids)}",
         ]  # fmt: skip
         try:
-            text = await self._accounting.call(lambda: called(command))
+            text = await self._accounting_breaker.call(lambda: called(command))
         except (SlurmError, TimeoutError, OSError) as exc:
             log.debug("slurm.not_accounted", error=str(exc))
             return {}
@@ -164,7 +164,7 @@ class SlurmEngine(Engine):
 
     async def _called(self, command: Sequence[str], text: str = "") -> str:
         """Run a command of Slurm, as `called` does. Once one is not answered, others fail at once for a while."""
-        return await self._patience.call(lambda: called(command, text))
+        return await self._breaker.call(lambda: called(command, text))
 
 
 def array_of(job: Job, settings: SlurmSettings) -> _Array | Rejected:

@@ -14,14 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import anyio
 import msgspec
 
 from asynsched.clock import new_token
 from asynsched.errors import SettingsError, StoreUnavailable
-from asynsched.executors.base import Executor, ExecutorContext, Held
+from asynsched.executors.base import STOPPED, Executor, ExecutorContext, Held
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.verdicts import GivenUp, Seen, verdict
 from asynsched.loggers import get_logger
@@ -68,11 +68,8 @@ CLOSE_SECONDS = 5.0
 MOST_MISSED = 3
 """Looks that may be missed, not counting waits for the engine. After more, no worker may have been able to renew, and
 every lease gets its whole time."""
-STOPPED = "the scheduler stopped"
 NOT_OURS = "its run is no longer this scheduler's"
 UNKNOWN = Sight("unknown")
-NEW = "new"
-"""The state of a try that the engine is not known to have."""
 
 
 @dataclass(eq=False)
@@ -82,9 +79,8 @@ class _Try:
     Attributes:
         secret: Of its ticket; empty where an earlier scheduler has made that.
         former_digest: Of the secret of a ticket that an earlier scheduler has made; empty: this one has made the first.
-        may_be_stored: Whether its ticket was written, perhaps without an answer: then it is for the database to say how
-            it ends.
-        is_stored: Whether its ticket is known to be stored.
+        ticket: Whether it is stored; `unsure`: it was written, perhaps without an answer. Unless it is `none`, it is
+            for the database to say how the try ends.
         since: When its state or its renewals were first seen as they are, on the monotonic clock.
         running_since: When the engine first said that its job runs.
         retry_at: When it is submitted again, after the engine has failed at this job and not at others; 0: it has not.
@@ -92,11 +88,10 @@ class _Try:
 
     launch: Launch
     since: float
-    state: str = NEW
+    state: str = SUBMITTED
     secret: str = field(default="", repr=False)
     former_digest: str = ""
-    may_be_stored: bool = False
-    is_stored: bool = False
+    ticket: Literal["none", "unsure", "stored"] = "none"
     engine_id: str = ""
     renewals: int = 0
     gone_after: float = 0.0
@@ -111,7 +106,7 @@ class _Try:
 
 
 @dataclass
-class _Outage:
+class _OutageLog:
     """Says in the log that an engine takes nothing, once that has lasted, and that it takes jobs again.
 
     Attributes:
@@ -186,7 +181,7 @@ class RemoteExecutor(Executor):
         self._submit_at = 0.0
         self._cancel_at = 0.0
         """When the engine may be called again after it has failed, on the monotonic clock."""
-        self._outage = _Outage(context.name)
+        self._outage_log = _OutageLog(context.name)
         self._epoch = 0
         self._slices = Slices()
         self._looked_at: float | None = None
@@ -200,7 +195,7 @@ class RemoteExecutor(Executor):
 
     @property
     def kept(self) -> Collection[str]:
-        return frozenset(token for token, one in self._tries.items() if one.may_be_stored)
+        return frozenset(token for token, one in self._tries.items() if one.ticket != "none")
 
     # What the scheduler says
 
@@ -248,7 +243,7 @@ class RemoteExecutor(Executor):
     async def drain(self, deadline: datetime) -> None:
         """Submit no more; what workers run goes on, and the next scheduler of its run adopts it."""
         self._is_draining = True
-        for token in [token for token, one in self._tries.items() if not one.may_be_stored]:
+        for token in [token for token, one in self._tries.items() if one.ticket == "none"]:
             self._over(self._end_of(token, GivenUp(STOPPED, "interrupted")))
         self.look()
 
@@ -275,13 +270,11 @@ class RemoteExecutor(Executor):
                 starting.add(row.token)
             if row.token not in self._tries and row.token not in self._reported and row.state != ENDED:
                 launch = msgspec.json.decode(row.launch, type=Launch)
-                state = NEW if row.state == SUBMITTED and not row.engine_id else row.state
                 self._tries[row.token] = _Try(
-                    launch, self._clock.monotonic(), state, may_be_stored=True, is_stored=True,
-                    engine_id=row.engine_id, renewals=row.renewals, gone_after=row.lease_seconds + row.end_seconds,
-                    former_digest=row.digest,
+                    launch, self._clock.monotonic(), row.state, ticket="stored", engine_id=row.engine_id,
+                    renewals=row.renewals, gone_after=row.lease_seconds + row.end_seconds, former_digest=row.digest,
                 )  # fmt: skip
-                if state == NEW:
+                if row.state == SUBMITTED and not row.engine_id:
                     self._new[row.token] = None
                 if row.kill_reason:
                     self._to_kill[row.token] = row.kill_reason
@@ -296,7 +289,7 @@ class RemoteExecutor(Executor):
         one = self._tries.get(row.token)
         if one is not None and row.started is not None and not one.has_begun:
             one.has_begun = True
-            if one.state == NEW:
+            if self._is_new(one):
                 self._note_submitted(one)
             self.context.report(msgspec.json.decode(row.started, type=Started))
         if row.ended is not None:
@@ -336,7 +329,8 @@ class RemoteExecutor(Executor):
     async def _pass(self) -> None:
         """Do one pass. Kills and submissions come first, because tasks wait for them; records are stored last."""
         failure = None
-        for step in (self._kill, self._submit, self._end_rejected, self._hear_news, self._cancel, self._look_if_due):
+        steps = (self._end_killed, self._submit, self._end_rejected, self._hear_news, self._cancel, self._look_if_due)
+        for step in steps:
             try:
                 await step()
             except StoreUnavailable as exc:
@@ -378,14 +372,14 @@ class RemoteExecutor(Executor):
             _drop(self._engine_ids, engine_ids)
             _drop(self._sights, sights)
 
-    async def _kill(self) -> None:
+    async def _end_killed(self) -> None:
         for token, reason in list(self._to_kill.items()):
             one = self._tries.get(token)
-            if one is None or (one.may_be_stored and not one.is_stored):
+            if one is None or one.ticket == "unsure":
                 continue  # it has ended meanwhile; or the next pass says whether its ticket is stored
             self._to_kill[token] = self._to_kill.pop(token)  # behind the others, if the database fails at it
             ended = Ended(token, "failed", self._clock.now(), reason=reason)
-            stored = await self._database.write(end_ticket, ended, before=SUBMITTED) if one.is_stored else ended
+            stored = ended if one.ticket == "none" else await self._database.write(end_ticket, ended, before=SUBMITTED)
             if stored is None:
                 await self._database.write(request_kill, token, reason)
                 self._to_kill.pop(token, None)
@@ -427,19 +421,18 @@ class RemoteExecutor(Executor):
         now = self._clock.monotonic()
         until = now + self._interval.total_seconds()
         if not self._new:
-            self._outage.since = None
+            self._outage_log.since = None
         waiting = deque(self._waiting(now) if self._new and now >= self._submit_at else ())
         has_answered = False
         while waiting and not self._is_draining and self._clock.monotonic() < until:
             some = _next_portion(waiting, self._n_at_once)
             await self._reissue([one for one in some if not one.secret])
-            await self._store([one for one in some if self._is_new(one) and not one.is_stored])
+            await self._store([one for one in some if self._is_new(one) and one.ticket != "stored"])
             ready = [one for one in some if one.secret and self._is_new(one) and one.launch.token not in self._to_kill]
             if not ready:
                 continue
             answers = await self._hand_over(ready)
             if isinstance(answers, str):
-                self._n_at_once = max(1, len(ready) // 2)
                 if len(ready) > 1:
                     waiting.extendleft(reversed(ready))
                     continue
@@ -451,7 +444,6 @@ class RemoteExecutor(Executor):
                 has_answered = False
                 continue
             has_answered = True
-            self._n_at_once = min(2 * self._n_at_once, AT_ONCE)
             if all(isinstance(answer, Later) for answer in answers):
                 return
         if waiting and not self._is_draining:
@@ -473,19 +465,21 @@ class RemoteExecutor(Executor):
         return one.launch.token in self._new
 
     async def _hand_over(self, ready: Sequence[_Try]) -> Sequence[Accepted | Rejected | Later] | str:
-        """Hand jobs to the engine, and note its answers. Returns them, or why it failed."""
+        """Hand jobs to the engine; note its answers, and how many it gets next time. Returns them, or why it failed."""
         try:
             answers = await self._answer_to(self.engine.submit([self._job(one) for one in ready]))
             of_each = list(zip(ready, answers, strict=True))
         except Exception as exc:  # noqa: BLE001 - as in `_call`
+            self._n_at_once = max(1, len(ready) // 2)
             return self._log_failure("submit", exc)
-        self._outage.note(answers, self._clock.monotonic())
+        self._n_at_once = min(2 * self._n_at_once, AT_ONCE)
+        self._outage_log.note(answers, self._clock.monotonic())
         for one, answer in of_each:
             self._note_answer(one, answer)
         return answers
 
     def _put_behind(self, one: _Try, said: str) -> None:
-        """Let other jobs go before one at which the engine has failed."""
+        """Let other jobs, which the engine may take, go before one that it has not taken."""
         if self._is_new(one):
             token = one.launch.token
             self._new[token] = self._new.pop(token)
@@ -512,7 +506,7 @@ class RemoteExecutor(Executor):
             return
         digests = {one.launch.token: digest_of_secret(one.secret) for one in new}
         for one in new:
-            one.may_be_stored = True
+            one.ticket = "unsure"
         added = await self._database.write(
             add_tickets, [one.launch for one in new], digests, executor=self.context.name,
             owner=self.context.scheduler_id, epoch=self._epoch, now=self._clock.now(),
@@ -522,7 +516,7 @@ class RemoteExecutor(Executor):
             if token in added.lost:
                 self._over(self._end_of(token, GivenUp(NOT_OURS, "interrupted")))
                 continue
-            one.is_stored = True
+            one.ticket = "stored"
             if token not in added.own:
                 self._note_submitted(one)  # there is another ticket for it: the next look says how far that is
             if token in self._to_kill:
@@ -539,8 +533,7 @@ class RemoteExecutor(Executor):
         if not self._is_new(one):
             return  # it has begun meanwhile
         if isinstance(answer, Later):
-            self._new[token] = self._new.pop(token)  # after the others, which the engine may take
-            self._see(one, Sight("queued", answer.reason))
+            self._put_behind(one, answer.reason)
             return
         self._note_submitted(one)
         if isinstance(answer, Rejected):
@@ -572,7 +565,7 @@ class RemoteExecutor(Executor):
         if missed_seconds > MOST_MISSED * self._interval.total_seconds():
             for one in self._tries.values():
                 one.since = now
-        stored = {token: one for token, one in self._tries.items() if one.is_stored}
+        stored = {token: one for token, one in self._tries.items() if one.ticket == "stored"}
         progress = await self._database.read(progress_of_tickets, sorted(stored))
         for found in progress:
             self._note(stored[found.token], found)
@@ -609,7 +602,7 @@ class RemoteExecutor(Executor):
             await self._end(ended, before=state, renewals=one.renewals if state == CLAIMED else None)
 
     def _note(self, one: _Try, found: Progress) -> None:
-        if one.state == NEW:
+        if self._is_new(one):
             if found.state == SUBMITTED:
                 return
             self._note_submitted(one)  # in spite of the engine's answer, which was an error or got lost
@@ -669,12 +662,6 @@ class RemoteExecutor(Executor):
         said = reason_of(exc)
         log.warning("engine.failed", executor=self.context.name, call=what, error=said)
         return said
-
-    def _note_end(self, task: "asyncio.Task[None]") -> None:
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            log.error("executor.failed", exc_info=error)
-            self.context.fail(error)
 
 
 def _next_portion(waiting: deque[_Try], most: int) -> list[_Try]:

@@ -10,6 +10,7 @@ from asynsched.executors.base import ExecutorContext
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.protocol.worker_messages import Ticket
+from asynsched.worker.agent import Outcome
 from tests.faults.simulated.ledger import Violation
 from tests.faults.simulated.loop import PROCESS, Process
 
@@ -120,7 +121,7 @@ class Carrier:
         self.n_on_their_way += 1
         machine.work(job.ticket).add_done_callback(partial(self._worked, job, machine.process))
 
-    def _worked(self, job: Carried, process: Process, task: "asyncio.Task[str]") -> None:
+    def _worked(self, job: Carried, process: Process, task: "asyncio.Task[Outcome]") -> None:
         """The worker of a job has acknowledged it, or is gone without that: then another one gets it."""
         self.n_on_their_way -= 1
         if task.cancelled() or process.is_dead:
@@ -129,7 +130,7 @@ class Carrier:
             return
         if (error := task.exception()) is not None:
             self._world.fail(Violation(f"an agent failed with a ticket: {error!r}"))
-        self._world.say("engine", f"{job.engine_id} is done: {task.result()}")
+        self._world.say("engine", f"{job.engine_id} is done: {task.result().text}")
         self._drop(job)
 
     def _drop(self, job: Carried) -> None:

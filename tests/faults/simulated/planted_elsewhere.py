@@ -90,7 +90,7 @@ def _same_secret() -> list[Change]:
     async def launch_with_derived(self: Any, launches: Any) -> None:
         await launch(self, launches)
         for one in launches:
-            if (found := self._tries.get(one.token)) is not None and not found.may_be_stored:
+            if (found := self._tries.get(one.token)) is not None and found.ticket == "none":
                 found.secret = 2 * one.token
 
     async def derive(self: Any, unsure: Any) -> None:

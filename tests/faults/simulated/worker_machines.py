@@ -14,7 +14,7 @@ from asynsched.protocol.messages import Launch
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import Settings
 from asynsched.worker import agent as agents
-from asynsched.worker.agent import Agent
+from asynsched.worker.agent import Agent, Outcome
 from asynsched.worker.schedulers import Schedulers
 from tests.faults.simulated.keeper import SimulatedKeeper
 from tests.faults.simulated.ledger import Execution, Violation
@@ -137,7 +137,7 @@ class WorkerMachine(Machine):
             self.agent = agent
             await self._stopping.wait()
 
-    def work(self, ticket: Ticket) -> "asyncio.Task[str]":
+    def work(self, ticket: Ticket) -> "asyncio.Task[Outcome]":
         """Deliver a ticket to the agent; the result says what became of it."""
         assert self.process is not None
         assert self.agent is not None

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import psutil
 import pytest
 
-from asynsched.executors import local
-from asynsched.executors import local as keeper_client
+from asynsched.executors import keeper_connection, local
 from asynsched.executors.local import SequentialExecutor
 from asynsched.settings import LeaseSettings, Settings
 from tests.integration.tries.bench import Bench, value
@@ -225,7 +224,7 @@ async def test_tries_whose_keeper_does_not_answer_are_left_and_this_is_told(
     keeper.suspend()
     with monkeypatch.context() as hurry:
         hurry.setattr(local, "LAST_WORDS", timedelta(seconds=0.1))
-        hurry.setattr(keeper_client, "GREETING_SECONDS", 0.1)
+        hurry.setattr(keeper_connection, "GREETING_SECONDS", 0.1)
         if not is_connected:
             executor._connection.close()
         await executor.drain(datetime.now(UTC))

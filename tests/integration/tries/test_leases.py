@@ -11,7 +11,8 @@ import pytest
 
 from asynsched.clock import Clock
 from asynsched.errors import ExecutorError
-from asynsched.executors.local import REFUSAL_PAUSE, KeeperConnection, connect
+from asynsched.executors.keeper_connection import KeeperConnection, connect
+from asynsched.executors.local import REFUSAL_PAUSE
 from asynsched.lease.expiry import Expiry, takeover_seconds
 from asynsched.protocol.frames import FrameReader, encode_frame
 from asynsched.protocol.messages import PROTOCOL_VERSION, Ended, FromKeeper, Hello, LeaseTerm, ToKeeper

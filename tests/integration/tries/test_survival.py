@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from asynsched.clock import Clock
 from asynsched.errors import ExecutorError
-from asynsched.executors import local
-from asynsched.executors import local as keeper_client
+from asynsched.executors import keeper_connection, local
 from asynsched.protocol.frames import DEEPEST
 from asynsched.protocol.messages import PROTOCOL_VERSION
 from tests.integration.tries.bench import Bench, replies, value
@@ -196,8 +195,8 @@ async def test_a_keeper_that_cannot_start_is_reported_in_one_line(bench: Bench):
 async def test_a_keeper_goes_on_with_the_tries_of_a_scheduler_that_was_upgraded(bench: Bench, code, monkeypatch):
     running, _ = await leave_waiting(bench, code)
 
-    monkeypatch.setattr(keeper_client, "PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
-    monkeypatch.setattr(keeper_client, "encode_frame", frame_of_a_later_version)
+    monkeypatch.setattr(keeper_connection, "PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    monkeypatch.setattr(keeper_connection, "encode_frame", frame_of_a_later_version)
     async with bench.running(lease_epoch=2) as upgraded:
         assert value(await bench.run(upgraded, bench.launch(code, "asks"))) is None
         (bench.home / "gate").write_text("through")

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from asynsched.errors import ExecutorError
 from asynsched.executors import local
-from asynsched.executors.local import FIRST_BACKOFF, KeeperConnection, LocalExecutor, connect
+from asynsched.executors.keeper_connection import KeeperConnection, connect
+from asynsched.executors.local import FIRST_BACKOFF, LocalExecutor
 from asynsched.protocol.frames import HEADER_BYTES, FrameReader, encode_frame
 from asynsched.protocol.home_files import KEEPER_SOCKET
 from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Inventory, Kill, Started, ToKeeper

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines import slurm
-from asynsched.executors.engines.outage import QUIET_SECONDS
+from asynsched.executors.engines.circuit_breaker import OPEN_SECONDS
 from asynsched.executors.engines.slurm import SlurmEngine
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected, Sight
 from asynsched.protocol.worker_messages import Ticket
@@ -85,7 +85,7 @@ async def test_a_controller_that_does_not_answer_is_asked_once_for_a_batch(engin
     await fails_at_once(engine)
     assert commands.n_calls == 1
     commands.write("sbatch", "echo 7")
-    engine.context.clock.leap(QUIET_SECONDS)
+    engine.context.clock.leap(OPEN_SECONDS)
     assert await engine.submit([job_of("again")]) == [Accepted("7_0")]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from asynsched.executors.local import connect
+from asynsched.executors.keeper_connection import connect
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Kill
 from sandbox.supervision.keeper import SchedulerPort

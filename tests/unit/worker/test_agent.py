@@ -18,7 +18,7 @@ from asynsched.protocol.messages import Ended, Started
 from asynsched.protocol.worker_messages import Claim, Claimed, LogSize, Renew, Renewal, Renewed, Report, Ticket
 from asynsched.settings import Settings
 from asynsched.worker import agent
-from asynsched.worker.agent import Agent
+from asynsched.worker.agent import Agent, Outcome, refused
 from asynsched.worker.schedulers import Schedulers
 from asynsched.worker.tickets import KeptTicket, TicketFolder
 from tests.store.test_tickets import TERMS, launch_of
@@ -41,7 +41,9 @@ async def test_a_try_that_is_unwanted_when_its_claim_is_answered_ends_without_a_
     schedulers = Schedulers(clock, httpx.MockTransport(answer))
     worker = Agent(Settings(home=str(tmp_path)), "w1", clock, schedulers)
     async with worker.serving():
-        assert await worker.work(Ticket("one", "secret", ("http://here:1",))) == f"failed: {UNWANTED}"
+        assert await worker.work(Ticket("one", "secret", ("http://here:1",))) == Outcome(
+            "failed", f"failed: {UNWANTED}"
+        )
     (report,) = reports
     assert isinstance(report.event, Ended)
     assert (report.event.reason, report.event.started_at, report.started) == (UNWANTED, None, None)
@@ -244,7 +246,7 @@ async def test_a_stop_before_the_first_keeper_is_ready_lets_no_try_begin(tmp_pat
         await site.agent.drain()
         is_ready.set()
         # A ticket that comes as late as this is tried elsewhere.
-        assert (await site.agent.work(ticket_of("two"))).startswith("failed")
+        assert (await site.agent.work(ticket_of("two"))).kind == "failed"
     assert site.executor.launched == []
     for token in ("one", "two"):
         (ended,) = site.ended(token)
@@ -300,12 +302,12 @@ async def test_of_two_tickets_of_a_try_the_schedulers_take_the_one_given_out_las
         for n, secret in enumerate(order, start=1):
             tries.start_soon(work, secret)
             await eventually(lambda n=n: site.n_refused_connections >= n, "it waits")
-        assert (await site.agent.work(replace(ticket_of("one", "away"), secret=order[0]))).startswith("refused")
+        assert (await site.agent.work(replace(ticket_of("one", "away"), secret=order[0]))).kind == "refused"
         site.away = ""
         await eventually(lambda: site.executors and site.executor.launched and "void" in outcomes, "one is claimed")
         assert list((tmp_path / "tickets").iterdir())
         site.executor.end("one", "", "task")
-    assert outcomes == {"void": "refused: it is void", "secret": "failed"}
+    assert outcomes == {"void": refused("it is void"), "secret": Outcome("failed", "failed")}
     assert site.executor.launched == ["one"]
 
 
@@ -313,7 +315,7 @@ async def test_of_two_tickets_of_a_try_the_schedulers_take_the_one_given_out_las
 async def test_a_message_that_is_no_ticket_is_refused_and_concerns_no_other(tmp_path, monkeypatch, token):
     site = Site(tmp_path, monkeypatch)
     async with site.agent.serving():
-        assert (await site.agent.work(ticket_of(token))).startswith("refused")
+        assert (await site.agent.work(ticket_of(token))).kind == "refused"
 
 
 async def test_a_log_that_cannot_be_read_holds_up_neither_its_end_nor_other_tries(tmp_path, monkeypatch):
@@ -346,7 +348,7 @@ async def test_a_try_that_is_ended_while_its_claim_waits_never_begins(tmp_path, 
 async def test_a_try_that_this_machine_cannot_start_ends_and_holds_up_nothing(tmp_path, monkeypatch):
     site = Site(tmp_path, monkeypatch, replace(TERMS, default_timezone="Nowhere/Atlantis"))
     async with site.agent.serving():
-        assert "Nowhere/Atlantis" in await site.agent.work(ticket_of("one"))
+        assert "Nowhere/Atlantis" in (await site.agent.work(ticket_of("one"))).text
     (ended,) = site.ended("one")
     assert (ended.state, ended.cause) == ("failed", "machine")
     TicketFolder(tmp_path).keep(KeptTicket(ticket_of("two"), "two.log", 0, site.terms))
@@ -370,7 +372,7 @@ async def test_a_try_whose_end_nobody_takes_frees_its_slot_after_its_lease(tmp_p
         await eventually(lambda: outcomes, "its slot is free")
         assert site.agent.n_running == 0
         site.away = ""
-    assert outcomes == ["failed: no scheduler takes its end"]
+    assert outcomes == [Outcome("failed", "failed: no scheduler takes its end")]
     assert len(site.ended("one")) == 1, "it is told once they are back"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from asynsched.errors import ExecutorError, KeeperGone
-from asynsched.executors import local as keeper_process
+from asynsched.executors import keeper_connection
 from asynsched.home import prepare_home
 from asynsched.protocol.messages import READY
 from asynsched.settings import Settings
@@ -20,13 +20,13 @@ def start(home: Path, monkeypatch: pytest.MonkeyPatch, status: int, told: bytes,
 
     def spawn(_home: Path, _settings: Settings, _options: object, _environment: object, ready: int) -> int:
         os.write(ready, told)
-        with (home / "logs" / keeper_process.KEEPER_LOG).open("a") as log:
+        with (home / "logs" / keeper_connection.KEEPER_LOG).open("a") as log:
             log.write(f"{logged}\n")
         return status
 
     prepare_home(home)
-    monkeypatch.setattr(keeper_process, "_spawn", spawn)
-    keeper_process.start_keeper(home, Settings())
+    monkeypatch.setattr(keeper_connection, "_spawn", spawn)
+    keeper_connection.start_keeper(home, Settings())
 
 
 def test_a_keeper_is_ready_once_it_says_so(tmp_path, monkeypatch):

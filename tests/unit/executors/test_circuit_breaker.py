@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from asynsched.clock import VirtualClock
-from asynsched.executors.engines.outage import QUIET_SECONDS, Patience
+from asynsched.executors.engines.circuit_breaker import OPEN_SECONDS, CircuitBreaker
 
 
 async def test_a_service_that_has_not_answered_is_not_called_again_for_a_while():
@@ -17,21 +17,21 @@ async def test_a_service_that_has_not_answered_is_not_called_again_for_a_while()
             raise TimeoutError
         return "answer"
 
-    patience = Patience(clock, "Slurm", 30.0)
+    breaker = CircuitBreaker(clock, "Slurm", 30.0)
     for _ in range(3):
         with pytest.raises(TimeoutError, match="Slurm has not answered for 30 s"):
-            await patience.call(call)
+            await breaker.call(call)
     assert len(calls) == 1
-    clock.leap(QUIET_SECONDS)
-    assert await patience.call(call) == "answer"
+    clock.leap(OPEN_SECONDS)
+    assert await breaker.call(call) == "answer"
 
 
 async def test_other_errors_do_not_keep_a_service_from_being_called():
-    patience = Patience(VirtualClock(datetime(2026, 1, 1, tzinfo=UTC)), "Slurm", 30.0)
+    breaker = CircuitBreaker(VirtualClock(datetime(2026, 1, 1, tzinfo=UTC)), "Slurm", 30.0)
 
     async def fail() -> None:
         raise ConnectionRefusedError("no")
 
     for _ in range(2):
         with pytest.raises(ConnectionRefusedError):
-            await patience.call(fail)
+            await breaker.call(fail)
