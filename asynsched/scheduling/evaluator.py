@@ -148,7 +148,7 @@ class DependencyEvaluator(Service):
         # Before other requests: those for a run that was taken over are done as the run is taken up. Its scheduler is
         # of another home, so the executor has found none of its tries at its start.
         self._are_slots_freed |= await self._transfers.adopt(Held(), now)
-        await self._take_requests(now)
+        await self._transfers.take_requests(now)
         await self._transfers.take_up_edited(now)
         has_taken_all = await self._take_events(now)
         self.evaluation.time_passed(now)
@@ -177,7 +177,7 @@ class DependencyEvaluator(Service):
     @property
     def _has_news(self) -> bool:
         is_sent = self._channels.runs.qsize() or self._channels.limits.qsize()
-        return bool(self._news or is_sent or self._transfers.are_waiting or self._transfers.requests_are_due)
+        return bool(self._news or is_sent or self._transfers.has_work)
 
     # Events
 
@@ -188,7 +188,7 @@ class DependencyEvaluator(Service):
             await self._intake.take_created(created, now)
         edited = {message.run for message in self._news if isinstance(message, RunEdited)}
         if edited:
-            self._transfers.requests_are_due = True
+            self._transfers.expect_requests()
             await self._intake.follow_edits(edited, now)
         changed = {message.dag_id for message in self._news if isinstance(message, DagChanged)}
         if changed:
@@ -206,19 +206,12 @@ class DependencyEvaluator(Service):
         while self._news:
             match self._news[0]:
                 case RunsOrphaned():
-                    self._transfers.may_be_orphans = True
+                    self._transfers.expect_orphans()
                 case RunCancelled(run):
                     await self._transfers.cancel(run, now)
-                    self._transfers.requests_are_due = True
+                    self._transfers.expect_requests()
                     await self._intake.follow_edits({run}, now)
             self._news.popleft()
-
-    async def _take_requests(self, now: datetime) -> None:
-        """Do the requests for runs that are active here. Runs that these change are taken up again."""
-        if self._transfers.requests_are_due:
-            # Store pending changes first: a request changes the stored rows.
-            await self._store()
-            await self._transfers.take_requests(now)
 
     async def _take_events(self, now: datetime) -> bool:
         """Process the starts and ends of tries and triggers; return whether none is left."""
@@ -234,9 +227,7 @@ class DependencyEvaluator(Service):
                     self.evaluation.try_started(started, now)
                 case TryReported(Ended() as ended):
                     self.evaluation.try_ended(ended, now)
-                    # The answer may have come before the task waited for it.
-                    asks = ended.deferral is not None and ended.deferral.input is not None
-                    self._transfers.requests_are_due |= asks
+                    self._transfers.note_end(ended)
             await decide_all(self.evaluation, now)
         return not self._channels.reports.qsize()
 
@@ -247,8 +238,8 @@ class DependencyEvaluator(Service):
             return
         await self._read_pools()
         await self._intake.sweep(now)
-        self._transfers.requests_are_due = True
-        self._transfers.may_be_orphans = True
+        self._transfers.expect_requests()
+        self._transfers.expect_orphans()
         await self._transfers.find_unknown()
         self._transfers.warn_of_lingering(now)
         self._swept_at = now

@@ -44,8 +44,6 @@ class RunTransfers:
     Attributes:
         adopt_tries: Takes over the tries of runs that another scheduler has left, by the runs' row ids: see
             `Executor.adopt`.
-        requests_are_due: Whether there may be requests to do now.
-        may_be_orphans: Whether there may be runs whose scheduler is gone, for which the next `adopt` looks.
     """
 
     def __init__(
@@ -68,20 +66,33 @@ class RunTransfers:
         self._ending: set[DagRunKey] = set()
         """Runs that a request is to end: their requests are due once the run has ended, or was taken up again."""
         self.adopt_tries: Callable[[Sequence[int]], Awaitable[Held]] = _adopt_none
-        self.requests_are_due = True
-        self.may_be_orphans = False
+        self._requests_are_due = True
+        self._may_be_orphans = False
         self._is_unanswered = False
 
     @property
-    def are_waiting(self) -> bool:
-        """Whether there is something left to take up."""
-        return self.may_be_orphans or bool(self._places.at(Place.EDITED) or self._places.at(Place.TAKEN_OVER))
+    def has_work(self) -> bool:
+        """Whether there may be runs to take up or requests to do now."""
+        may_be_due = self._may_be_orphans or self._requests_are_due
+        return may_be_due or bool(self._places.at(Place.EDITED) or self._places.at(Place.TAKEN_OVER))
+
+    def expect_orphans(self) -> None:
+        """There may be runs whose scheduler is gone: let the next `adopt` look for them."""
+        self._may_be_orphans = True
+
+    def expect_requests(self) -> None:
+        """There may be requests: let the next `take_requests` look for them."""
+        self._requests_are_due = True
+
+    def note_end(self, ended: Ended) -> None:
+        """A try has ended. If it asked a person, the answer may have come before the task waited for it."""
+        self._requests_are_due |= ended.deferral is not None and ended.deferral.input is not None
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs without an owner, and those of their tries that the executor still holds."""
         self._evaluation.tries.strays |= held.starting | held.running
-        self.may_be_orphans = True
-        while self.may_be_orphans:
+        self._may_be_orphans = True
+        while self._may_be_orphans:
             await self.adopt(held, now)
 
     async def adopt(self, held: Held, now: datetime) -> bool:
@@ -101,7 +112,7 @@ class RunTransfers:
                     self._places.take_over(owned[found.row_id])
                 else:
                     await self._lose_taken_over(found.key, now)
-        if self.may_be_orphans:
+        if self._may_be_orphans:
             await self._take_over()
         rows = self._places.rows_at(Place.TAKEN_OVER)
         if not rows:
@@ -129,7 +140,7 @@ class RunTransfers:
         left = frozenset(found.row_id for found in self._places.at(Place.LEFT))
         found = await self._database.write(queue.take_over_runs, *self._owner, excluding=left)
         self._is_unanswered = False
-        self.may_be_orphans = len(found) == queue.MOST_TAKEN_OVER
+        self._may_be_orphans = len(found) == queue.MOST_TAKEN_OVER
         for row in found:
             self._places.take_over(row)
         if found:
@@ -232,7 +243,7 @@ class RunTransfers:
         for token in sorted(set(self._evaluation.tries.ending_of(run)) - left):
             self._evaluation.try_gone(token, now)
         # Another scheduler may have left requests open.
-        self.requests_are_due |= held is not None or run.key in self._ending
+        self._requests_are_due |= held is not None or run.key in self._ending
         if held is not None:
             await self._announce(tasks, held, now)
         else:
@@ -300,14 +311,18 @@ class RunTransfers:
 
     def run_ended(self, key: DagRunKey) -> None:
         """The end of a run is stored."""
-        self.requests_are_due |= key in self._ending
+        self._requests_are_due |= key in self._ending
 
     async def take_requests(self, now: datetime) -> None:
-        """Do every open request for our runs that can be done now; the runs that these change become EDITED.
+        """If requests are due, do each that can be done now. The runs that these change become EDITED.
 
         A request is done in the database, and its run is then taken up again from there. A run that a request ends is
         first ended in memory: the request stays open until then, so that it survives a crash, and later requests wait.
         """
+        if not self._requests_are_due:
+            return
+        # Store pending changes first: a request changes the stored rows.
+        await self._store()
         waiting: set[DagRunKey] = set()
         has_more = False
         for wanted in await self._database.read(open_requests, self._owner[1]):
@@ -326,7 +341,7 @@ class RunTransfers:
             else:
                 self._ending.add(wanted.run)
                 self._evaluation.stop_run(wanted.run, stop, now)
-        self.requests_are_due = has_more
+        self._requests_are_due = has_more
 
     async def _requests_of(self, runs: Collection[int]) -> dict[int, list[OpenRequest]]:
         """Return the open requests for runs, by the runs' row ids, oldest first."""
