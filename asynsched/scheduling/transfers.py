@@ -125,7 +125,7 @@ class RunTransfers:
         try:
             # A run leaves its place only once it is taken up: the database may go away between two runs.
             for row in rows:
-                await self._take_up(row, held, now, wanted.get(row.id, ()))
+                await self._adopt_run(row, held, wanted.get(row.id, ()), now)
         finally:
             self._announcer.tell_of_takeover(dag_ids)
         self._announcer.end_strays(adopted, self._evaluation.tries.awaited)
@@ -164,7 +164,7 @@ class RunTransfers:
                 self._lose(found.key)
         # The earlier runs first: later ones may depend on their tasks.
         for row in sorted(owned.values(), key=lambda row: row.run_after):
-            await self._take_up(row, None, now)
+            await self._reload_run(row, now)
 
     async def find_unknown(self) -> None:
         """Find the runs that are ours but not in memory, because an answer of the database was lost."""
@@ -199,22 +199,22 @@ class RunTransfers:
             return {}
         return {row.id: row for row in await self._database.read(queue.owned_runs, self._owner[1], list(run_ids))}
 
-    async def _take_up(
-        self, row: queue.QueuedRun, held: Held | None, now: datetime, wanted: Sequence[OpenRequest] = ()
-    ) -> None:
-        """Take up a running run as it is stored.
+    async def _adopt_run(
+        self, row: queue.QueuedRun, held: Held, wanted: Sequence[OpenRequest], now: datetime
+    ) -> None:  # fmt: skip
+        """Resume a run that an earlier scheduler began.
 
         Args:
-            held: The executor's tries, if an earlier scheduler began the run; None: this scheduler began it, and its
-                executor knows its tries.
+            held: The executor's tries.
             wanted: Requests made while the run had no owner: no decision may precede them.
         """
-        waiting = self._evaluation.triggers_of(row.key)
+        triggers = self._evaluation.triggers_of(row.key)
+        stop: RunStop | None = None
         try:
-            run, stop = await self._loader.run(row), None
+            run = await self._loader.run(row)
             if wanted:
-                waiting |= await self._database.read(deferred_tokens, row.id)
-                if held is not None and held.ended:
+                triggers |= await self._database.read(deferred_tokens, row.id)
+                if held.ended:
                     await self._store_ends(row, run, held, now)
                 stop = await self._do_unheld(wanted, now)
                 if (edited := (await self._owned({row.id})).get(row.id)) is None:
@@ -224,34 +224,63 @@ class RunTransfers:
         except (NotFound, DagError) as exc:
             await self._give_back(row, str(exc), now)
             return
+        tasks = await self._fill(run, triggers)
+        # `strays` has tries of runs that could not be read before and, because of these tries, were not given back.
+        if left := self._evaluation.tries.strays | held.starting | held.running:
+            left &= await self._database.read(tokens_of_tries, row.id)
+        self._evaluation.drop_run(run.key, now)
+        self._resume(row, run, tasks, left, now, stop)
+        # Another scheduler may have left requests open.
+        self._requests_are_due = True
+        await self._announce(tasks, held, now)
+        await decide_all(self._evaluation, now)
+
+    async def _reload_run(self, row: queue.QueuedRun, now: datetime) -> None:
+        """Resume a run that this scheduler began, so that its executor knows the tries, as it is stored now."""
+        triggers = self._evaluation.triggers_of(row.key)
+        try:
+            run = await self._loader.run(row)
+        except (NotFound, DagError) as exc:
+            await self._give_back(row, str(exc), now)
+            return
+        tasks = await self._fill(run, triggers)
+        launched = await self._database.read(tokens_of_tries, row.id)
+        let_go = self._evaluation.drop_run(run.key, now)
+        self._resume(row, run, tasks, self._evaluation.tries.strays.union(let_go) & launched, now)
+        self._requests_are_due |= run.key in self._ending
+        self._announcer.end_tries(let_go, tasks)
+        # That they are stored may not have been announced: the answer was lost, or the run was stale. A token
+        # starts one try at most.
+        await self._announce([task for task in tasks if task.state is State.QUEUED], Held(), now)
+        await decide_all(self._evaluation, now)
+
+    async def _fill(self, run: ActiveRun, triggers: frozenset[str]) -> list[ActiveTask]:
+        """Add a run's task instances, and kill those of its triggers whose task instances no longer wait for them."""
         tasks = await self._loader.fill(run)
         self._announcer.kill_triggers(
-            waiting - {task.token for task in tasks if task.state not in FINISHED_TASK_STATES}
+            triggers - {task.token for task in tasks if task.state not in FINISHED_TASK_STATES}
         )
-        # A stored try was launched, so its end will be reported.
-        may_be_left = held is None or held.starting or held.running or self._evaluation.tries.strays
-        launched = await self._database.read(tokens_of_tries, row.id) if may_be_left else frozenset()
-        let_go = self._evaluation.drop_run(run.key, now)
+        return tasks
+
+    def _resume(
+        self, row: queue.QueuedRun, run: ActiveRun, tasks: list[ActiveTask], left: Collection[str], now: datetime,
+        stop: RunStop | None = None,
+    ) -> None:  # fmt: skip
+        """Make a run active.
+
+        Args:
+            left: Those of its tries that the executor may still run. Each was launched, so its end will be reported.
+        """
         self._intake.take_up(row)
-        # `strays` has tries of runs that could not be read before and, because of these tries, were not given back.
-        left = self._evaluation.tries.strays | (set(let_go) if held is None else held.starting | held.running)
+        tries = self._evaluation.tries
         awaited = {task.token for task in tasks if task.state in SLOT_TASK_STATES}
-        self._evaluation.tries.make_wait(run, (left & launched) - awaited, now)
+        tries.make_wait(run, [token for token in left if token not in awaited], now)
         self._evaluation.resume_run(run, tasks, now, stop)
         self._places.begin(run.key)
         # If resuming the run has left tries that the executor does not know, their ends will not be reported.
-        for token in sorted(set(self._evaluation.tries.ending_of(run)) - left):
-            self._evaluation.try_gone(token, now)
-        # Another scheduler may have left requests open.
-        self._requests_are_due |= held is not None or run.key in self._ending
-        if held is not None:
-            await self._announce(tasks, held, now)
-        else:
-            self._announcer.end_tries(let_go, tasks)
-            # That they are stored may not have been announced: the answer was lost, or the run was stale. A token
-            # starts one try at most.
-            await self._announce([task for task in tasks if task.state is State.QUEUED], Held(), now)
-        await decide_all(self._evaluation, now)
+        for token in tries.ending_of(run):
+            if token not in left:
+                self._evaluation.try_gone(token, now)
 
     async def _announce(self, tasks: Sequence[ActiveTask], held: Held, now: datetime) -> None:
         """Announce the tries of a run that was taken over, with pauses: all of its tasks may be in flight."""
