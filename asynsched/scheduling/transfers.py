@@ -299,7 +299,7 @@ class RunTransfers:
             return
         self._intake.take_up(row)
         # A request may make a task run again, so the run must not end before the requests are done.
-        self._evaluation.tries.make_wait(run, [f"requests of run {row.id}"], now)
+        self._evaluation.tries.keep_open(run)
         self._evaluation.resume_run(run, tasks, now)
         # Should the database go away first, the run still has to be taken up as it is stored then.
         self._places.take_over(row)

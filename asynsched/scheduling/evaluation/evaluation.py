@@ -64,6 +64,7 @@ class AwaitedTries:
         self._waiting_for: dict[ActiveRun, set[str]] = {}
         self._since: dict[ActiveRun, datetime] = {}
         """When the last ending try of a run was added, until `take_lingering` has returned the run."""
+        self._kept_open: set[ActiveRun] = set()
 
     def swap(self, change: TaskChange, held: Holding, holds: Holding, now: datetime) -> Message | None:
         """Follow a task instance from holding `held` to `holds`; return the message on its try or trigger, if any."""
@@ -92,7 +93,8 @@ class AwaitedTries:
         if run is not None:
             self._waiting_for[run].discard(token)
             if not self._waiting_for[run]:
-                self.forget(run)
+                del self._waiting_for[run]
+                self._since.pop(run, None)
         return task, run
 
     def make_wait(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
@@ -102,18 +104,24 @@ class AwaitedTries:
             self._waiting_for.setdefault(run, set()).add(token)
             self._since[run] = now
 
+    def keep_open(self, run: ActiveRun) -> None:
+        """Keep a run from ending until it is forgotten, whatever tries it waits for."""
+        self._kept_open.add(run)
+
     @property
     def are_ending(self) -> bool:
         """Whether runs wait for tries that no task instance waits for."""
         return bool(self._ending)
 
-    def are_waited_for(self, run: ActiveRun) -> bool:
-        return run in self._waiting_for
+    def is_waiting(self, run: ActiveRun) -> bool:
+        """Whether a run may not end yet, even if all its task instances have."""
+        return run in self._waiting_for or run in self._kept_open
 
     def ending_of(self, run: ActiveRun) -> list[str]:
         return sorted(self._waiting_for.get(run, ()))
 
     def forget(self, run: ActiveRun) -> list[str]:
+        self._kept_open.discard(run)
         self._since.pop(run, None)
         tokens = sorted(self._waiting_for.pop(run, ()))
         for token in tokens:
@@ -572,7 +580,7 @@ class Evaluation:
                 return
             del self._agendas[agenda.run]
             # Not before: a run that is only half examined may seem deadlocked.
-            if not self.tries.are_waited_for(agenda.run):
+            if not self.tries.is_waiting(agenda.run):
                 self._apply(decisions.of_rest(agenda.run, now), now)
 
     def _look_at_later_runs(self) -> bool:
