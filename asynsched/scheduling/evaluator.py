@@ -1,6 +1,5 @@
 """The dependency evaluator: turns events into stored state changes, and those into launches."""
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
@@ -72,7 +71,7 @@ class DependencyEvaluator(Service):
         self._announcer = Announcer(channels, evaluation.ready.obstacle, settings.max_map_length, clock.boot())
         kill_time = timedelta(seconds=settings.lease.kill_time)
         self._transfers = RunTransfers(intake, self._announcer, self._store, kill_time)
-        self._news: deque[RunNews | LimitNews] = deque()
+        self._news: list[RunNews | LimitNews] = []
         self._is_stopping = False
         self._are_slots_freed = False
         """Whether other schedulers have given back slots since theirs were last counted."""
@@ -182,7 +181,8 @@ class DependencyEvaluator(Service):
     # Events
 
     async def _take_news(self, now: datetime) -> None:
-        self._news.extend((*self._channels.runs.take(), *self._channels.limits.take()))
+        # Messages stay here until all are acted on: the database may go away in between.
+        self._news += (*self._channels.runs.take(), *self._channels.limits.take())
         created = [message.run for message in self._news if isinstance(message, RunCreated)]
         if created:
             await self._intake.take_created(created, now)
@@ -202,16 +202,15 @@ class DependencyEvaluator(Service):
         backfilled = {message.dag_id for message in self._news if isinstance(message, BackfillChanged | RunsCreated)}
         if backfilled:
             await self._intake.follow_backfills(backfilled, now)
-        # Drop each message only after acting on it: the database may go away between two of them.
-        while self._news:
-            match self._news[0]:
-                case RunsOrphaned():
-                    self._transfers.expect_orphans()
-                case RunCancelled(run):
-                    await self._transfers.cancel(run, now)
-                    self._transfers.expect_requests()
-                    await self._intake.follow_edits({run}, now)
-            self._news.popleft()
+        if RunsOrphaned() in self._news:
+            self._transfers.expect_orphans()
+        for message in [message for message in self._news if isinstance(message, RunCancelled)]:
+            await self._transfers.cancel(message.run, now)
+            self._transfers.expect_requests()
+            await self._intake.follow_edits({message.run}, now)
+            # Drop it at once: to cancel the run again would be another request.
+            self._news.remove(message)
+        self._news.clear()
 
     async def _take_events(self, now: datetime) -> bool:
         """Process the starts and ends of tries and triggers; return whether none is left."""
