@@ -132,7 +132,7 @@ IGNORABLE = frozenset(DEPENDENCIES) - {"mapped_upstream"}
 # Waiting task instances
 
 
-def of_look(task: ActiveTask, obstacle: Obstacle, now: datetime) -> Sequence[Change]:
+def examine(task: ActiveTask, obstacle: Obstacle, now: datetime) -> Sequence[Change]:
     """Return the changes of a task instance after a dependency has changed; none while it still waits."""
     # First, because the numbers of instances decide which upstream instances it depends on. It is examined again then.
     if task.task_id in task.run.to_be_remapped and (changes := _refit(task, now)):
@@ -308,7 +308,7 @@ def of_end(
     if skips is not None:
         changes += _left_out(task, skips, now)
     if outcome.state is State.FAILED and run.structure.dag.fail_fast and run.stop is None:
-        changes += of_wish(run, failing_fast(task.task_id), now)
+        changes += of_stop(run, failing_fast(task.task_id), now)
     return changes
 
 
@@ -492,7 +492,7 @@ def _json(value: object) -> str:
 # Runs
 
 
-def of_wish(run: ActiveRun, stop: RunStop, now: datetime) -> Sequence[Stopped]:
+def of_stop(run: ActiveRun, stop: RunStop, now: datetime) -> Sequence[Stopped]:
     """Stop a run. A stop that fails the run is final: no other follows it."""
     return () if run.stop is not None and run.stop.fails_run else (Stopped(run, stop, _stopping(run, stop, now)),)
 
@@ -537,7 +537,7 @@ _DECIDING = {DagRunState.SUCCESS: State.SUCCESS, DagRunState.FAILED: State.FAILE
 """For each end of a run, the state of the task instances that decide it: the last one of them is its cause."""
 
 
-def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
+def end_of_run(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
     """Return the end of a run in which nothing can happen any more; nothing while it is under way."""
     if run.state is not DagRunState.RUNNING or not run.may_have_ended:
         return ()
@@ -552,7 +552,7 @@ def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
     return (RunChange(run, run.state, verdict.state, verdict.reason, run.started_at, run.last_end(now), rows),)
 
 
-def of_begin(run: ActiveRun, now: datetime) -> tuple[Row, ...]:
+def callbacks_of_start(run: ActiveRun, now: datetime) -> tuple[Row, ...]:
     """Return the requests for the listeners of a run that begins."""
     return _callbacks_of(run, ("on_dag_run_running",), "", now)
 

@@ -2,7 +2,7 @@
 
     event ──▶ decisions.of_…(task or run, event) ──▶ changes ──▶ _apply ──▶ agenda of the run ───┐
                  ▲                                                                               │
-                 └──── decisions.of_look(task), in topological order, in slices ◀────────────────┘
+                 └──── decisions.examine(task), in topological order, in slices ◀────────────────┘
 
 The work follows the changes: an event touches its task instance, the instances directly downstream, and the limits that
 it gives back; nothing is ever scanned. The work is done in slices, so ten thousand tasks to examine block nothing else.
@@ -341,7 +341,7 @@ class Evaluation:
         """Begin a queued run: all its task instances are new, and made here unless it has them already."""
         if not run.instances:
             run.add_tasks(run.first_instances())
-        rows = decisions.of_begin(run, now)
+        rows = decisions.callbacks_of_start(run, now)
         self._apply((RunChange(run, run.state, DagRunState.RUNNING, started_at=now, rows=rows),), now)
         self._follow(now)
 
@@ -358,13 +358,13 @@ class Evaluation:
         """
         if not run.instances:
             run.add_tasks([*tasks, *run.first_instances({task.task_id for task in tasks})])
-        rows = decisions.of_begin(run, now) if begins or not tasks else ()
+        rows = decisions.callbacks_of_start(run, now) if begins or not tasks else ()
         taken_up = RunChange(run, DagRunState.RUNNING, DagRunState.RUNNING, run.reason, run.started_at, rows=rows)
         self._apply((taken_up,), now)
         for task in tasks:
             self._hold(TaskChange(task, None, None, task.state), now)
         if stop is not None:
-            self._apply(decisions.of_wish(run, stop, now), now)
+            self._apply(decisions.of_stop(run, stop, now), now)
         self._follow(now)
 
     def suspend(self, key: DagRunKey) -> None:
@@ -438,7 +438,7 @@ class Evaluation:
         """Stop a run: its task instances are killed, or end at once, as `on_stop` says."""
         if (run := self.runs.get(key)) is not None:
             self._agenda(run)
-            self._apply(decisions.of_wish(run, stop, now), now)
+            self._apply(decisions.of_stop(run, stop, now), now)
             self._follow(now)
 
     def past_read(self, run: ActiveRun, now: datetime) -> None:
@@ -581,7 +581,7 @@ class Evaluation:
             del self._agendas[agenda.run]
             # Not before: a run that is only half examined may seem deadlocked.
             if not self.tries.is_waiting(agenda.run):
-                self._apply(decisions.of_rest(agenda.run, now), now)
+                self._apply(decisions.end_of_run(agenda.run, now), now)
 
     def _look_at_later_runs(self) -> bool:
         """Put the tasks of later runs whose past has changed on their agendas."""
@@ -600,7 +600,7 @@ class Evaluation:
                 agenda.add((task,))
                 return False
             self._left -= 1
-            if changes := decisions.of_look(task, self.ready.obstacle, now):
+            if changes := decisions.examine(task, self.ready.obstacle, now):
                 self._apply(changes, now)
 
     def _take_steps(self, agenda: Agenda, now: datetime) -> bool:
