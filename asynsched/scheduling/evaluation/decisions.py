@@ -35,7 +35,7 @@ from asynsched.scheduling.rules.clearing import EMPTIED_BY_CLEAR
 from asynsched.scheduling.rules.past_depends import past_depends, within_task_dates
 from asynsched.scheduling.rules.run_end import RunStop, RunVerdict, decide_run_state, failing_fast, on_stop, stopped_try
 from asynsched.scheduling.rules.trigger_rule import evaluate, evaluate_setups, mapped_upstream
-from asynsched.scheduling.rules.try_end import EMPTY_TASK, after_try, instance_name, tries_at_end
+from asynsched.scheduling.rules.try_end import EMPTY_TASK, after_try, retry_jitter_seed, tries_at_end
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
@@ -295,7 +295,7 @@ def of_end(
     outcome = after_try(
         task.task,
         event,
-        instance=instance_name(run.key.dag_id, task.task_id, run.logical_date),
+        jitter_seed=retry_jitter_seed(run.key.dag_id, task.task_id, run.logical_date),
         try_number=number,
         max_tries=task.max_tries,
         machine_kills=task.machine_kills,
