@@ -97,7 +97,7 @@ def assets_materialize(session: Session, asset: str, conf: str | None) -> Done:
     found = asset_of(session, asset, make=True)
     content = read_conf(conf)
     dag_id = session.read(queries.only_producer, found.id)
-    run = queue_run(session, dag_id, Trigger(conf=content, is_of_now=True))
+    run = queue_run(session, dag_id, Trigger(conf=content))
     sentence = f"Run {run.run_id!r} of the DAG {dag_id!r} is queued; it updates {found.name!r}."
     return Done(sentence, as_row(run))
 

@@ -403,7 +403,7 @@ def dags_trigger(
         conf=content,
         run_id=run_id,
         logical_date=date,
-        is_of_now=not no_logical_date,
+        has_logical_date=not no_logical_date,
         run_after=read_instant(run_after, zone, "--run-after") if run_after else None,
         partition_key=partition_key,
         note=text,

@@ -310,8 +310,8 @@ class Client:
         if self._place.until_known is not None:
             await self._place.until_known(dag_id)
         wanted = Trigger(
-            run_id=run_id, logical_date=logical_date, is_of_now=has_logical_date, conf=conf or {},
-            partition_key=partition_key, note=note, run_after=run_after,
+            run_id=run_id, logical_date=logical_date, has_logical_date=has_logical_date or logical_date is not None,
+            conf=conf or {}, partition_key=partition_key, note=note, run_after=run_after,
         )  # fmt: skip
         return (await run_actions.trigger_run(self._place, self._actor, dag_id, wanted)).key
 
@@ -930,7 +930,7 @@ class Client:
         dag_id = await self._ask(assets.only_producer, asset_id, seen_dags=self._dag_ids)
         if self._operated is not None and dag_id not in self._operated:
             raise NotFound("DAG that updates the asset, and that you may operate,", str(asset_id))
-        wanted = Trigger(is_of_now=True, conf=conf or {}, run_type=DagRunType.ASSET_MATERIALIZATION)
+        wanted = Trigger(conf=conf or {}, run_type=DagRunType.ASSET_MATERIALIZATION)
         return (await run_actions.trigger_run(self._place, self._actor, dag_id, wanted)).key
 
     @operation("GET /assets/queued", arguments={"dag_id": "etl"})

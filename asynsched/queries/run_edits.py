@@ -46,8 +46,8 @@ class Trigger(Struct, frozen=True, kw_only=True):
 
     Attributes:
         run_id: By default `manual__` and the earliest start, or as an author's own timetable says.
-        logical_date: None: the run has none, and no data interval, unless `is_of_now`.
-        is_of_now: The present instant is its logical date, or the next one that no other run has.
+        logical_date: By default the present instant, or the next one that no other run has.
+        has_logical_date: Whether the run has a logical date and a data interval at all.
         interval: By default the timetable's.
         conf: Overrides the DAG's params.
         note: Empty: none.
@@ -56,7 +56,7 @@ class Trigger(Struct, frozen=True, kw_only=True):
 
     run_id: str | None = None
     logical_date: datetime | None = None
-    is_of_now: bool = False
+    has_logical_date: bool = True
     interval: DataInterval | None = None
     conf: Mapping[str, Any] = {}
     note: str = ""
@@ -66,7 +66,7 @@ class Trigger(Struct, frozen=True, kw_only=True):
 
     def date(self, now: datetime) -> datetime | None:
         """Return the logical date of the run if it is created now; None: it has none."""
-        return self.logical_date or (now if self.is_of_now else None)
+        return (self.logical_date or now) if self.has_logical_date else None
 
     def question(self, now: datetime) -> TimetableQuestion:
         """Return the question to an author's own timetable or mappers, which is asked as of the run's date."""
@@ -90,7 +90,7 @@ def trigger_run(
 
     key = create_manual_run(
         conn, dag_id, now=now, conf=wanted.conf, run_id=wanted.run_id, logical_date=wanted.logical_date,
-        has_logical_date=wanted.date(now) is not None, data_interval=wanted.interval or answers.interval,
+        has_logical_date=wanted.has_logical_date, data_interval=wanted.interval or answers.interval,
         partition_key=wanted.partition_key, partition_date=answers.partition_date, usual_run_id=answers.run_id,
         checked=checked, reason=f"{actor} triggered it", run_type=wanted.run_type, run_after=wanted.run_after,
     )  # fmt: skip

@@ -132,7 +132,8 @@ async def _trigger(call: Call, dag_id: str, body: TriggerDAGRunPostBody, run_typ
     has_interval = body.logical_date is not None and start is not None and end is not None
     wanted = Trigger(
         run_id=body.dag_run_id or None, logical_date=None if body.logical_date is None else utc(body.logical_date),
-        interval=DataInterval(utc(start), utc(end)) if has_interval and start and end else None, conf=body.conf or {},
+        has_logical_date=body.logical_date is not None, conf=body.conf or {},
+        interval=DataInterval(utc(start), utc(end)) if has_interval and start and end else None,
         note=body.note or "", partition_key=body.partition_key, run_type=run_type,
         run_after=None if body.run_after is None else utc(body.run_after),
     )  # fmt: skip

@@ -198,7 +198,7 @@ def _dag_step(call: Call, do: str, dag: DagInfo) -> Step:
         effect = "waits until the DAG is unpaused" if dag.paused else "begins a run with the params' defaults"
 
         async def trigger() -> None:
-            await trigger_run(place, actor, dag.dag_id, Trigger(is_of_now=True))
+            await trigger_run(place, actor, dag.dag_id, Trigger())
 
         return Step(dag.dag_id, dag.dag_id, effect, "", trigger)
     is_same = dag.paused is (do == "pause")

@@ -80,9 +80,7 @@ async def create(call: Call, dag_id: str) -> Response:
         conf = {**_read_object(one(sent, "conf")), **values}
         date, start = (_read_instant(one(sent, name), zone) for name in ("logical_date", "run_after"))
         if not problem:
-            wanted = Trigger(
-                run_id=one(sent, "run_id") or None, logical_date=date, is_of_now=True, conf=conf, run_after=start
-            )
+            wanted = Trigger(run_id=one(sent, "run_id") or None, logical_date=date, conf=conf, run_after=start)
             run = await trigger_run(call.place, call.who.name, dag_id, wanted)
             return redirect(call, "dags", run.dag_id, "runs", run.run_id, said=f"{run.run_id} is queued.")
     except (AsynschedError, ValueError) as exc:
