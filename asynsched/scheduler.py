@@ -43,6 +43,7 @@ from asynsched.queries.place import Place
 from asynsched.queries.recent import Recent
 from asynsched.results import FinishedRun, Running, RunningTry, read_finished_run
 from asynsched.scheduling.creation.triggering import update_by_program
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.settings import Settings, as_argument, nearest_options, option_names
@@ -424,10 +425,11 @@ class Scheduler:
             NotServing: The scheduler does not serve yet, or not any more.
         """
         await self._wait_for_dag(dag_id)
-        key = await self._serving_now().manual_runs.create(
-            dag_id, actor="program", conf=conf, run_id=run_id, logical_date=self._aware(logical_date),
-            has_logical_date=has_logical_date, partition_key=partition_key, run_after=self._aware(run_after),
+        wanted = Trigger(
+            run_id=run_id, logical_date=self._aware(logical_date), has_logical_date=has_logical_date, conf=conf or {},
+            partition_key=partition_key, run_after=self._aware(run_after),
         )  # fmt: skip
+        key = await self._serving_now().manual_runs.create(dag_id, wanted, actor="program")
         await self.channels.runs.put(RunCreated(key))
         return key
 

@@ -9,7 +9,7 @@ from asynsched.cli.output import Done, Listing, Record, are, as_row, fields_of
 from asynsched.cli.session import Session
 from asynsched.queries import assets as queries
 from asynsched.queries.assets import AssetInfo, EventFilter, Watching
-from asynsched.queries.run_edits import Trigger
+from asynsched.scheduling.creation.wanted_run import Trigger
 
 asset_argument = click.argument("asset", metavar="NAME|URI")
 COLUMNS = ("name", "uri", "group", "last_event_at", "updated_by", "awaited_by", "watched_by")

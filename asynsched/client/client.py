@@ -54,7 +54,7 @@ from asynsched.queries.place import Act, Place
 from asynsched.queries.plugins import ProviderInfo
 from asynsched.queries.pools import PoolInfo
 from asynsched.queries.preview import Preview
-from asynsched.queries.run_actions import Clear, Trigger
+from asynsched.queries.run_actions import Clear
 from asynsched.queries.runs import CallbackInfo, RunFilter, RunInfo
 from asynsched.queries.schedulers import SchedulerInfo
 from asynsched.queries.secrets import ConnectionInfo, VariableInfo
@@ -76,6 +76,7 @@ from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenFilter
 from asynsched.queries.why import why
 from asynsched.queries.xcoms import XComFilter, XComInfo, XComValue
 from asynsched.scheduling.creation.backfills import BackfillPlan
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.evaluation.decisions import IGNORABLE
 from asynsched.scheduling.requests.run_requests import ChangedTask
 from asynsched.simulation.own_process import LONGEST_SECONDS

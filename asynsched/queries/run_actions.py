@@ -20,9 +20,10 @@ from asynsched.keys import DagRunKey
 from asynsched.queries import deletions, run_edits
 from asynsched.queries.own_timetables import ask_timetable
 from asynsched.queries.place import Place
-from asynsched.queries.run_edits import Clear, MarkedAs, Trigger, find_run, preview
+from asynsched.queries.run_edits import Clear, MarkedAs, find_run, preview
 from asynsched.queries.runs import RunInfo, get_state
 from asynsched.scheduling.creation.triggering import check_conf
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import ChangedTask, Submitted, preview_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import AnswersForRun
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from asynsched.clock import Clock
 
 __all__ = [
-    "Clear", "MarkedAs", "Trigger", "cancel_run", "change_run", "clear_tasks", "delete_dag", "delete_run",
+    "Clear", "MarkedAs", "cancel_run", "change_run", "clear_tasks", "delete_dag", "delete_run",
     "mark_run", "names_of", "new_tasks", "note_run", "preview", "preview_clear", "trigger_run", "wait_for_run",
 ]  # fmt: skip
 

@@ -17,7 +17,6 @@ from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range, utc
 from asynsched.queries.run_actions import (
     Clear,
     MarkedAs,
-    Trigger,
     clear_tasks,
     delete_run,
     mark_run,
@@ -29,6 +28,7 @@ from asynsched.queries.run_actions import (
 )
 from asynsched.queries.runs import RunFilter, get_run, get_state, list_runs
 from asynsched.queries.task_instances import task_instances_of
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.states import DagRunType
 from asynsched.store.runs.notes import LONGEST_NOTE
 from asynsched.store.runs.requests import ClearTasks

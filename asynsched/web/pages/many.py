@@ -17,7 +17,6 @@ from asynsched.queries.dags import DagFilter, DagInfo, list_dags, pause_dag
 from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging
 from asynsched.queries.run_actions import (
     Clear,
-    Trigger,
     cancel_run,
     clear_tasks,
     delete_run,
@@ -28,6 +27,7 @@ from asynsched.queries.run_actions import (
 from asynsched.queries.runs import RunInfo, runs_of_rows
 from asynsched.queries.task_actions import Mark, mark_tasks
 from asynsched.queries.task_instances import TaskInstanceInfo, instances_of_rows
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.states import DagRunState
 from asynsched.store.runs.requests import (
     CancelRun,

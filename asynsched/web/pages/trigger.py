@@ -14,8 +14,9 @@ from asynsched.authoring.exceptions import ParamValidationError
 from asynsched.authoring.params import Param
 from asynsched.errors import AsynschedError
 from asynsched.queries.paging import BadRequest
-from asynsched.queries.run_actions import Trigger, trigger_run
+from asynsched.queries.run_actions import trigger_run
 from asynsched.queries.runs import get_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.serialization.schema import SerializedDag, SerializedParam
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
