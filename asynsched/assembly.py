@@ -76,7 +76,7 @@ class Services:
     vitals: Vitals
     steps: Steps
 
-    watcher: Watcher
+    file_watcher: Watcher
     dispatcher: ParseDispatcher
     creator: DagRunCreator
     sweeper: RetentionSweeper
@@ -87,10 +87,10 @@ class Services:
     warm: WarmWorkers
     evaluator: DependencyEvaluator
     callbacks: CallbackRunner
-    deadlines: DeadlineWatcher
-    watchers: AssetWatchers
+    deadline_watcher: DeadlineWatcher
+    asset_watchers: AssetWatchers
     triggerer: Triggerer
-    waiters: RunWaiters
+    run_waiters: RunWaiters
     held_lease: HeldLease
     feed: Service | None
 
@@ -98,7 +98,7 @@ class Services:
     def producers(self) -> tuple[Service, ...]:
         """The services that make work."""
         archiver = () if self.archiver is None else (self.archiver,)
-        return (self.watcher, self.dispatcher, self.creator, self.sweeper, *archiver, *self.listeners)
+        return (self.file_watcher, self.dispatcher, self.creator, self.sweeper, *archiver, *self.listeners)
 
     @property
     def consumers(self) -> tuple[Service, ...]:
@@ -107,10 +107,10 @@ class Services:
             self.executor_client,
             self.evaluator,
             self.callbacks,
-            self.deadlines,
-            self.watchers,
+            self.deadline_watcher,
+            self.asset_watchers,
             self.triggerer,
-            self.waiters,
+            self.run_waiters,
             *(() if self.feed is None else (self.feed,)),
             *self.held_lease.services,
         )
@@ -129,7 +129,10 @@ class Services:
 
     @property
     def _others_are_idle(self) -> bool:
-        others = (self.dispatcher, self.creator, self.deadlines, self.callbacks, self.watchers, self.executor_client)
+        others = (
+            self.dispatcher, self.creator, self.deadline_watcher, self.callbacks, self.asset_watchers,
+            self.executor_client,
+        )  # fmt: skip
         return all(part.is_at_rest for part in (*others, self.evaluator)) and all(part.is_idle for part in others)
 
     @property
@@ -140,7 +143,7 @@ class Services:
             and self.executor_client.is_at_rest
             and self.evaluator.are_reports_stored
             and self.callbacks.are_reports_stored
-            and self.watchers.are_reports_stored
+            and self.asset_watchers.are_reports_stored
             and self.triggerer.are_reports_handled
         )
 
@@ -158,7 +161,7 @@ class Services:
         held = await executor.start(lease_epoch)
         await self.evaluator.recover(held, now)
         await self.callbacks.recover(held)
-        await self.watchers.recover()
+        await self.asset_watchers.recover()
         self.triggerer.recover(held, now)
         # Last, because a scheduler has room only while it serves: that tells a starting one from a stopping one.
         await database.write(set_room, self.held_lease.scheduler_id, executor.parallelism, executor.capacities)
@@ -193,7 +196,7 @@ class Services:
             return
         self.stop_beginning()
         async with anyio.create_task_group() as group:
-            for service in (self.executor_client, self.evaluator, self.callbacks, self.watchers, self.triggerer):
+            for service in (self.executor_client, self.evaluator, self.callbacks, self.asset_watchers, self.triggerer):
                 group.start_soon(service.run)
             await self._store_reports(hurried)
             group.cancel_scope.cancel()
@@ -257,14 +260,14 @@ def assemble(
     base: Foundation,
     *,
     make_executor: MakeExecutor,
-    waiters: RunWaiters,
+    run_waiters: RunWaiters,
     on_lease_lost: Callable[[], None],
     feed: Service | None = None,
 ) -> Services:
     """Return the services, connected and not yet running.
 
     Args:
-        waiters: Wakes callers that may wait for runs already.
+        run_waiters: Wakes callers that may wait for runs already.
         on_lease_lost: Called on the loop, once, when another scheduler may take the runs.
         feed: Gives events to their readers.
     """
@@ -288,7 +291,7 @@ def assemble(
         manual_runs=manual_runs,
         vitals=vitals,
         steps=Steps(),
-        watcher=Watcher(settings, channels, clock),
+        file_watcher=Watcher(settings, channels, clock),
         dispatcher=ParseDispatcher(
             *shared, InformedParser(parser, database, clock), _parse_claims(base, held_lease), base.installation
         ),
@@ -302,10 +305,12 @@ def assemble(
         warm=warm,
         evaluator=evaluator,
         callbacks=CallbackRunner(*shared, versions=versions, scheduler_id=scheduler_id, adopt=executor.adopt),
-        deadlines=DeadlineWatcher(*shared, lease_epoch=base.lease.epoch, reports_stored=evaluator.reports_stored),
-        watchers=AssetWatchers(*shared, versions=versions, lease=base.lease),
+        deadline_watcher=DeadlineWatcher(
+            *shared, lease_epoch=base.lease.epoch, reports_stored=evaluator.reports_stored
+        ),
+        asset_watchers=AssetWatchers(*shared, versions=versions, lease=base.lease),
         triggerer=Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout),
-        waiters=waiters,
+        run_waiters=run_waiters,
         held_lease=held_lease,
         feed=feed,
     )
@@ -391,7 +396,7 @@ def _connect(services: Services, base: Foundation, availability: Availability) -
     services.executor_client.answer_host = services.triggerer.answer
     services.evaluator.adopt_tries_by(services.executor.adopt)
     if base.database.is_shared:
-        services.waiters.look_into(base.database)
+        services.run_waiters.look_into(base.database)
     for service in (*services.producers, *services.consumers):
         service.availability, service.metrics, service.steps = availability, base.metrics, services.steps
         vitals.watch(service.name, service.pulse, partial(getattr, service, "interval"))

@@ -269,7 +269,7 @@ class Channels:
     """executor heartbeat, triggerer -> evaluator"""
     triggers: Channel[TriggerWanted | TriggerUnwanted | OutcomeStored | TryReported] = field(default_factory=Channel)
     """evaluator, asset watchers, executor heartbeat -> triggerer"""
-    watchers: Channel[DagChanged | SchedulersChanged | TriggerFired] = field(default_factory=Channel)
+    asset_watchers: Channel[DagChanged | SchedulersChanged | TriggerFired] = field(default_factory=Channel)
     """dagrun creator, peer watch, triggerer -> asset watchers"""
     callbacks: Channel[CallbackRequested | TryReported] = field(default_factory=Channel)
     """parse dispatcher, evaluator, executor heartbeat -> callback runner"""

@@ -43,6 +43,7 @@ from asynsched.queries.events import EventFeed, EventReader
 from asynsched.queries.recent import Recent
 from asynsched.results import FinishedRun, Running, RunningTry, read_finished_run
 from asynsched.scheduling.creation.triggering import update_by_program
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.settings import Settings, as_argument, nearest_options, option_names
@@ -160,7 +161,7 @@ class Scheduler:
         self._feed: EventFeed | None = None
         self._recent = Recent()
         self._have_tries_ended = False
-        self._waiters = RunWaiters(channels=self.channels, clock=self.clock)
+        self._run_waiters = RunWaiters(channels=self.channels, clock=self.clock)
         self._web_apps: list[WebApp] = []
         self._left: set[asyncio.Future[DagRunKey]] = set()
         """Creations of runs whose callers were cancelled while they waited for them."""
@@ -284,7 +285,7 @@ class Scheduler:
         await anyio.to_thread.run_sync(entry_points_of_packages)  # the parser needs them
         make_executor = self._given_executor or executor_factory(self.settings.executor)
         services = assemble(
-            base, make_executor=make_executor, waiters=self._waiters, on_lease_lost=lose_lease, feed=feed
+            base, make_executor=make_executor, run_waiters=self._run_waiters, on_lease_lost=lose_lease, feed=feed
         )
         name_gauges(base.metrics, services)
         await self._serve_monitor(stack, services, base.metrics)
@@ -424,10 +425,11 @@ class Scheduler:
             NotServing: The scheduler does not serve yet, or not any more.
         """
         await self._wait_for_dag(dag_id)
-        key = await self._serving_now().manual_runs.create(
-            dag_id, actor="program", conf=conf, run_id=run_id, logical_date=self._aware(logical_date),
-            has_logical_date=has_logical_date, partition_key=partition_key, run_after=self._aware(run_after),
+        wanted = Trigger(
+            run_id=run_id, logical_date=self._aware(logical_date), has_logical_date=has_logical_date, conf=conf or {},
+            partition_key=partition_key, run_after=self._aware(run_after),
         )  # fmt: skip
+        key = await self._serving_now().manual_runs.create(dag_id, wanted, actor="program")
         await self.channels.runs.put(RunCreated(key))
         return key
 
@@ -452,7 +454,7 @@ class Scheduler:
         await self._wait_for_dag(dag_id)
         logical_date = self._aware(logical_date)
         key = DagRunKey(dag_id, run_id_of(DagRunType.MANUAL, self.clock.now()) if run_id is None else run_id)
-        with self._waiters.waiting_for(key) as ended:
+        with self._run_waiters.waiting_for(key) as ended:
             # A cancellation waits until it is known whether the run was created.
             creation = self.trigger(
                 dag_id, conf, run_id=key.run_id, logical_date=logical_date, has_logical_date=has_logical_date,
@@ -620,7 +622,7 @@ class Scheduler:
 
     async def wait_runs(self, n: int) -> None:
         """Wait until `n` runs have ended since the start. Raises NotServing when the scheduler stops before."""
-        await self._while_serving(partial(self._waiters.until_ended, n))
+        await self._while_serving(partial(self._run_waiters.until_ended, n))
 
     def events(self, since: int | None = None, *, dag_id: str | None = None, run_id: str | None = None) -> EventReader:
         """Iterate over the changes of runs and task instances, of all schedulers of the database, once they are stored.

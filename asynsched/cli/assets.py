@@ -9,7 +9,7 @@ from asynsched.cli.output import Done, Listing, Record, are, as_row, fields_of
 from asynsched.cli.session import Session
 from asynsched.queries import assets as queries
 from asynsched.queries.assets import AssetInfo, EventFilter, Watching
-from asynsched.queries.run_edits import Trigger
+from asynsched.scheduling.creation.wanted_run import Trigger
 
 asset_argument = click.argument("asset", metavar="NAME|URI")
 COLUMNS = ("name", "uri", "group", "last_event_at", "updated_by", "awaited_by", "watched_by")
@@ -97,7 +97,7 @@ def assets_materialize(session: Session, asset: str, conf: str | None) -> Done:
     found = asset_of(session, asset, make=True)
     content = read_conf(conf)
     dag_id = session.read(queries.only_producer, found.id)
-    run = queue_run(session, dag_id, Trigger(conf=content, is_of_now=True))
+    run = queue_run(session, dag_id, Trigger(conf=content))
     sentence = f"Run {run.run_id!r} of the DAG {dag_id!r} is queued; it updates {found.name!r}."
     return Done(sentence, as_row(run))
 

@@ -60,8 +60,8 @@ from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.rows import LARGEST_INTEGER, near_names
 
 if TYPE_CHECKING:
-    from asynsched.queries.run_edits import Trigger
     from asynsched.queries.runs import RunInfo
+    from asynsched.scheduling.creation.wanted_run import Trigger
     from asynsched.timetables import DagRunInfo
 
 
@@ -391,7 +391,7 @@ def dags_trigger(
     wait: bool,
 ) -> Done:
     """Create a run of a DAG, which starts at once or at --run-after. A paused DAG's run waits until it is unpaused."""
-    from asynsched.queries.run_edits import Trigger
+    from asynsched.scheduling.creation.wanted_run import Trigger
 
     content = read_conf(conf)
     if logical_date and no_logical_date:
@@ -403,7 +403,7 @@ def dags_trigger(
         conf=content,
         run_id=run_id,
         logical_date=date,
-        is_of_now=not no_logical_date,
+        has_logical_date=not no_logical_date,
         run_after=read_instant(run_after, zone, "--run-after") if run_after else None,
         partition_key=partition_key,
         note=text,

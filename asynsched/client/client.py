@@ -55,7 +55,7 @@ from asynsched.queries.permissions import Permission
 from asynsched.queries.plugins import ProviderInfo
 from asynsched.queries.pools import PoolInfo
 from asynsched.queries.preview import Preview
-from asynsched.queries.run_edits import Clear, Trigger
+from asynsched.queries.run_edits import Clear
 from asynsched.queries.runs import CallbackInfo, RunFilter, RunInfo
 from asynsched.queries.schedulers import SchedulerInfo
 from asynsched.queries.secrets import ConnectionInfo, VariableInfo
@@ -77,6 +77,7 @@ from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, Scope, Toke
 from asynsched.queries.why import why
 from asynsched.queries.xcoms import XComFilter, XComInfo, XComValue
 from asynsched.scheduling.creation.backfills import BackfillPlan
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.evaluation.decisions import IGNORABLE
 from asynsched.scheduling.requests.run_requests import ChangedTask
 from asynsched.simulation.own_process import LONGEST_SECONDS
@@ -311,8 +312,8 @@ class Client:
         if self._context.until_known is not None:
             await self._context.until_known(dag_id)
         wanted = Trigger(
-            run_id=run_id, logical_date=logical_date, is_of_now=has_logical_date, conf=conf or {},
-            partition_key=partition_key, note=note, run_after=run_after,
+            run_id=run_id, logical_date=logical_date, has_logical_date=has_logical_date or logical_date is not None,
+            conf=conf or {}, partition_key=partition_key, note=note, run_after=run_after,
         )  # fmt: skip
         return (await run_actions.trigger_run(self._context, self._actor, dag_id, wanted)).key
 
@@ -941,7 +942,7 @@ class Client:
         dag_id = await self._ask(assets.only_producer, asset_id, seen_dags=self._dag_ids)
         if self._operated is not None and dag_id not in self._operated:
             raise NotFound("DAG that updates the asset, and that you may operate,", str(asset_id))
-        wanted = Trigger(is_of_now=True, conf=conf or {}, run_type=DagRunType.ASSET_MATERIALIZATION)
+        wanted = Trigger(conf=conf or {}, run_type=DagRunType.ASSET_MATERIALIZATION)
         return (await run_actions.trigger_run(self._context, self._actor, dag_id, wanted)).key
 
     @operation("GET /assets/queued", arguments={"dag_id": "etl"})

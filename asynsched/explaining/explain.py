@@ -181,18 +181,18 @@ def with_requests(found: Explanation, requests: Sequence[WaitingRequest], *, is_
     if not requests:
         return found
     release = "the scheduler has done it" if is_served else "a scheduler is started: `asynsched up`"
-    wishes = [_wish(waiting.request) for waiting in requests]
+    phrases = [_request_phrase(waiting.request) for waiting in requests]
     asked = tuple(
-        Reason("request", f"{wish} was asked for by {waiting.actor} at {moment(waiting.created_at)}", release)
-        for wish, waiting in zip(wishes, requests, strict=True)
+        Reason("request", f"{phrase} was asked for by {waiting.actor} at {moment(waiting.created_at)}", release)
+        for phrase, waiting in zip(phrases, requests, strict=True)
     )
-    answer = f"{found.answer} Before that: {', '.join(wishes)}."
+    answer = f"{found.answer} Before that: {', '.join(phrases)}."
     n_first = 0 if is_served else 1
     reasons = (*found.reasons[:n_first], *asked, *found.reasons[n_first:])
     return msgspec.structs.replace(found, answer=answer, reasons=reasons)
 
 
-def _wish(request: RunRequest) -> str:
+def _request_phrase(request: RunRequest) -> str:
     """Return a request in a few words."""
     match request:
         case CancelRun():

@@ -89,7 +89,7 @@ class PeerWatch(Service):
                 del peers[row.id]
         if peers.keys() != self._seen.keys():
             self._channels.runs.offer(RunsOrphaned())
-            self._channels.watchers.put_nowait(SchedulersChanged())
+            self._channels.asset_watchers.put_nowait(SchedulersChanged())
             self._on_change()
         new = [row for row in peers.values() if row.id not in self._seen]
         self._note(peers)

@@ -20,9 +20,10 @@ from asynsched.keys import DagRunKey
 from asynsched.queries import deletions, run_edits
 from asynsched.queries.context import QueryContext
 from asynsched.queries.own_timetables import ask_timetable
-from asynsched.queries.run_edits import Clear, MarkedAs, Trigger, find_run
+from asynsched.queries.run_edits import Clear, MarkedAs, find_run
 from asynsched.queries.runs import RunInfo, get_state
 from asynsched.scheduling.creation.triggering import check_conf
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import ChangedTask, Submitted, preview_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import AnswersForRun

@@ -4,9 +4,8 @@ A run that a scheduler owns is changed by that scheduler: the change is then sto
 `task_actions.py` wait for the scheduler to do it. Commands, which have no event loop, wait by themselves.
 """
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from sqlalchemy import Connection
@@ -16,6 +15,7 @@ from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.context import Act
 from asynsched.queries.runs import RunInfo, get_run, no_such_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import (
     ChangedTask,
     Submitted,
@@ -25,55 +25,18 @@ from asynsched.scheduling.requests.run_requests import (
     queue_again,
     submit_request,
 )
-from asynsched.serialization.schema import AnswersForRun, TimetableQuestion
-from asynsched.states import DagRunType
+from asynsched.serialization.schema import AnswersForRun
 from asynsched.store.runs import dag_runs
 from asynsched.store.runs.notes import note_tasks, put_note
 from asynsched.store.runs.requests import ClearTasks, MarkRun, RunRequest
 from asynsched.store.runs.row_locks import lock_runs
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.schema import DagRunRow, NoteRow
-from asynsched.timetables import DataInterval
 
 if TYPE_CHECKING:
     from asynsched.scheduling.creation.triggering import CheckedConf
 
 MarkedAs = Literal["queued", "success", "failed"]
-
-
-class Trigger(Struct, frozen=True, kw_only=True):
-    """A run that somebody wants.
-
-    Attributes:
-        run_id: By default `manual__` and the earliest start, or as an author's own timetable says.
-        logical_date: None: the run has none, and no data interval, unless `is_of_now`.
-        is_of_now: The present instant is its logical date, or the next one that no other run has.
-        interval: By default the timetable's.
-        conf: Overrides the DAG's params.
-        note: Empty: none.
-        run_after: The earliest start; None: at once.
-    """
-
-    run_id: str | None = None
-    logical_date: datetime | None = None
-    is_of_now: bool = False
-    interval: DataInterval | None = None
-    conf: Mapping[str, Any] = {}
-    note: str = ""
-    partition_key: str | None = None
-    run_type: DagRunType = DagRunType.MANUAL
-    run_after: datetime | None = None
-
-    def date(self, now: datetime) -> datetime | None:
-        """Return the logical date of the run if it is created now; None: it has none."""
-        return self.logical_date or (now if self.is_of_now else None)
-
-    def question(self, now: datetime) -> TimetableQuestion:
-        """Return the question to an author's own timetable or mappers, which is asked as of the run's date."""
-        return TimetableQuestion.about_run(
-            now, run_id=self.run_id, run_type=self.run_type, date=self.date(now), run_after=self.run_after,
-            interval=self.interval, partition_key=self.partition_key,
-        )  # fmt: skip
 
 
 def store_trigger(
@@ -88,12 +51,8 @@ def store_trigger(
     """
     from asynsched.scheduling.creation.triggering import create_manual_run  # other commands need not load it
 
-    key = create_manual_run(
-        conn, dag_id, now=now, conf=wanted.conf, run_id=wanted.run_id, logical_date=wanted.logical_date,
-        has_logical_date=wanted.date(now) is not None, data_interval=wanted.interval or answers.interval,
-        partition_key=wanted.partition_key, partition_date=answers.partition_date, usual_run_id=answers.run_id,
-        checked=checked, reason=f"{actor} triggered it", run_type=wanted.run_type, run_after=wanted.run_after,
-    )  # fmt: skip
+    reason = f"{actor} triggered it"
+    key = create_manual_run(conn, dag_id, wanted, now=now, answers=answers, checked=checked, reason=reason)
     if wanted.note:
         _note(conn, find_run(conn, key), wanted.note, actor, now)
     return Act(get_run(conn, *key), "dag.trigger", Hint("run", *key))

@@ -44,7 +44,7 @@ class AssetWatchers(Service):
         """Outcomes that are not stored yet."""
         self._may_have_changed = True
         self._look_at: datetime | None = None
-        channels.watchers.wakes(self.wake)
+        channels.asset_watchers.wakes(self.wake)
 
     @property
     def is_idle(self) -> bool:
@@ -54,7 +54,7 @@ class AssetWatchers(Service):
     @property
     def are_reports_stored(self) -> bool:
         """Whether all outcomes of triggers are stored."""
-        return not (self._outcomes or self._channels.watchers.qsize())
+        return not (self._outcomes or self._channels.asset_watchers.qsize())
 
     async def recover(self) -> None:
         """Take up the triggers that an earlier scheduler of this home left, whose hosts may still run."""
@@ -62,7 +62,7 @@ class AssetWatchers(Service):
 
     async def tick(self, now: datetime) -> None:
         """Store the outcomes of triggers, then start and stop triggers."""
-        for message in self._channels.watchers.take():
+        for message in self._channels.asset_watchers.take():
             if isinstance(message, TriggerFired):
                 self._outcomes.append(message.outcome)
             else:

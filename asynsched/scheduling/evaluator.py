@@ -1,6 +1,5 @@
 """The dependency evaluator: turns events into stored state changes, and those into launches."""
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
@@ -72,7 +71,7 @@ class DependencyEvaluator(Service):
         self._announcer = Announcer(channels, evaluation.ready.obstacle, settings.max_map_length, clock.boot())
         kill_time = timedelta(seconds=settings.lease.kill_time)
         self._transfers = RunTransfers(intake, self._announcer, self._store, kill_time)
-        self._news: deque[RunNews | LimitNews] = deque()
+        self._news: list[RunNews | LimitNews] = []
         self._is_stopping = False
         self._are_slots_freed = False
         """Whether other schedulers have given back slots since theirs were last counted."""
@@ -148,7 +147,7 @@ class DependencyEvaluator(Service):
         # Before other requests: those for a run that was taken over are done as the run is taken up. Its scheduler is
         # of another home, so the executor has found none of its tries at its start.
         self._are_slots_freed |= await self._transfers.adopt(Held(), now)
-        await self._take_requests(now)
+        await self._transfers.take_requests(now)
         await self._transfers.take_up_edited(now)
         has_taken_all = await self._take_events(now)
         self.evaluation.time_passed(now)
@@ -177,18 +176,19 @@ class DependencyEvaluator(Service):
     @property
     def _has_news(self) -> bool:
         is_sent = self._channels.runs.qsize() or self._channels.limits.qsize()
-        return bool(self._news or is_sent or self._transfers.are_waiting or self._transfers.requests_are_due)
+        return bool(self._news or is_sent or self._transfers.has_work)
 
     # Events
 
     async def _take_news(self, now: datetime) -> None:
-        self._news.extend((*self._channels.runs.take(), *self._channels.limits.take()))
+        # Messages stay here until all are acted on: the database may go away in between.
+        self._news += (*self._channels.runs.take(), *self._channels.limits.take())
         created = [message.run for message in self._news if isinstance(message, RunCreated)]
         if created:
             await self._intake.take_created(created, now)
         edited = {message.run for message in self._news if isinstance(message, RunEdited)}
         if edited:
-            self._transfers.requests_are_due = True
+            self._transfers.expect_requests()
             await self._intake.follow_edits(edited, now)
         changed = {message.dag_id for message in self._news if isinstance(message, DagChanged)}
         if changed:
@@ -202,23 +202,15 @@ class DependencyEvaluator(Service):
         backfilled = {message.dag_id for message in self._news if isinstance(message, BackfillChanged | RunsCreated)}
         if backfilled:
             await self._intake.follow_backfills(backfilled, now)
-        # Drop each message only after acting on it: the database may go away between two of them.
-        while self._news:
-            match self._news[0]:
-                case RunsOrphaned():
-                    self._transfers.may_be_orphans = True
-                case RunCancelled(run):
-                    await self._transfers.cancel(run, now)
-                    self._transfers.requests_are_due = True
-                    await self._intake.follow_edits({run}, now)
-            self._news.popleft()
-
-    async def _take_requests(self, now: datetime) -> None:
-        """Do the requests for runs that are active here. Runs that these change are taken up again."""
-        if self._transfers.requests_are_due:
-            # Store pending changes first: a request changes the stored rows.
-            await self._store()
-            await self._transfers.take_requests(now)
+        if RunsOrphaned() in self._news:
+            self._transfers.expect_orphans()
+        for message in [message for message in self._news if isinstance(message, RunCancelled)]:
+            await self._transfers.cancel(message.run, now)
+            self._transfers.expect_requests()
+            await self._intake.follow_edits({message.run}, now)
+            # Drop it at once: to cancel the run again would be another request.
+            self._news.remove(message)
+        self._news.clear()
 
     async def _take_events(self, now: datetime) -> bool:
         """Process the starts and ends of tries and triggers; return whether none is left."""
@@ -234,9 +226,7 @@ class DependencyEvaluator(Service):
                     self.evaluation.try_started(started, now)
                 case TryReported(Ended() as ended):
                     self.evaluation.try_ended(ended, now)
-                    # The answer may have come before the task waited for it.
-                    asks = ended.deferral is not None and ended.deferral.input is not None
-                    self._transfers.requests_are_due |= asks
+                    self._transfers.note_end(ended)
             await decide_all(self.evaluation, now)
         return not self._channels.reports.qsize()
 
@@ -247,8 +237,8 @@ class DependencyEvaluator(Service):
             return
         await self._read_pools()
         await self._intake.sweep(now)
-        self._transfers.requests_are_due = True
-        self._transfers.may_be_orphans = True
+        self._transfers.expect_requests()
+        self._transfers.expect_orphans()
         await self._transfers.find_unknown()
         self._transfers.warn_of_lingering(now)
         self._swept_at = now

@@ -44,8 +44,6 @@ class RunTransfers:
     Attributes:
         adopt_tries: Takes over the tries of runs that another scheduler has left, by the runs' row ids: see
             `Executor.adopt`.
-        requests_are_due: Whether there may be requests to do now.
-        may_be_orphans: Whether there may be runs whose scheduler is gone, for which the next `adopt` looks.
     """
 
     def __init__(
@@ -68,20 +66,33 @@ class RunTransfers:
         self._ending: set[DagRunKey] = set()
         """Runs that a request is to end: their requests are due once the run has ended, or was taken up again."""
         self.adopt_tries: Callable[[Sequence[int]], Awaitable[Held]] = _adopt_none
-        self.requests_are_due = True
-        self.may_be_orphans = False
+        self._requests_are_due = True
+        self._may_be_orphans = False
         self._is_unanswered = False
 
     @property
-    def are_waiting(self) -> bool:
-        """Whether there is something left to take up."""
-        return self.may_be_orphans or bool(self._places.at(Place.EDITED) or self._places.at(Place.TAKEN_OVER))
+    def has_work(self) -> bool:
+        """Whether there may be runs to take up or requests to do now."""
+        may_be_due = self._may_be_orphans or self._requests_are_due
+        return may_be_due or bool(self._places.at(Place.EDITED) or self._places.at(Place.TAKEN_OVER))
+
+    def expect_orphans(self) -> None:
+        """There may be runs whose scheduler is gone: let the next `adopt` look for them."""
+        self._may_be_orphans = True
+
+    def expect_requests(self) -> None:
+        """There may be requests: let the next `take_requests` look for them."""
+        self._requests_are_due = True
+
+    def note_end(self, ended: Ended) -> None:
+        """A try has ended. If it asked a person, the answer may have come before the task waited for it."""
+        self._requests_are_due |= ended.deferral is not None and ended.deferral.input is not None
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs without an owner, and those of their tries that the executor still holds."""
         self._evaluation.tries.strays |= held.starting | held.running
-        self.may_be_orphans = True
-        while self.may_be_orphans:
+        self._may_be_orphans = True
+        while self._may_be_orphans:
             await self.adopt(held, now)
 
     async def adopt(self, held: Held, now: datetime) -> bool:
@@ -101,7 +112,7 @@ class RunTransfers:
                     self._places.take_over(owned[found.row_id])
                 else:
                     await self._lose_taken_over(found.key, now)
-        if self.may_be_orphans:
+        if self._may_be_orphans:
             await self._take_over()
         rows = self._places.rows_at(Place.TAKEN_OVER)
         if not rows:
@@ -114,7 +125,7 @@ class RunTransfers:
         try:
             # A run leaves its place only once it is taken up: the database may go away between two runs.
             for row in rows:
-                await self._take_up(row, held, now, wanted.get(row.id, ()))
+                await self._adopt_run(row, held, wanted.get(row.id, ()), now)
         finally:
             self._announcer.tell_of_takeover(dag_ids)
         self._announcer.end_strays(adopted, self._evaluation.tries.awaited)
@@ -129,7 +140,7 @@ class RunTransfers:
         left = frozenset(found.row_id for found in self._places.at(Place.LEFT))
         found = await self._database.write(queue.take_over_runs, *self._owner, excluding=left)
         self._is_unanswered = False
-        self.may_be_orphans = len(found) == queue.MOST_TAKEN_OVER
+        self._may_be_orphans = len(found) == queue.MOST_TAKEN_OVER
         for row in found:
             self._places.take_over(row)
         if found:
@@ -153,7 +164,7 @@ class RunTransfers:
                 self._lose(found.key)
         # The earlier runs first: later ones may depend on their tasks.
         for row in sorted(owned.values(), key=lambda row: row.run_after):
-            await self._take_up(row, None, now)
+            await self._reload_run(row, now)
 
     async def find_unknown(self) -> None:
         """Find the runs that are ours but not in memory, because an answer of the database was lost."""
@@ -188,22 +199,22 @@ class RunTransfers:
             return {}
         return {row.id: row for row in await self._database.read(queue.owned_runs, self._owner[1], list(run_ids))}
 
-    async def _take_up(
-        self, row: queue.QueuedRun, held: Held | None, now: datetime, wanted: Sequence[OpenRequest] = ()
-    ) -> None:
-        """Take up a running run as it is stored.
+    async def _adopt_run(
+        self, row: queue.QueuedRun, held: Held, wanted: Sequence[OpenRequest], now: datetime
+    ) -> None:  # fmt: skip
+        """Resume a run that an earlier scheduler began.
 
         Args:
-            held: The executor's tries, if an earlier scheduler began the run; None: this scheduler began it, and its
-                executor knows its tries.
+            held: The executor's tries.
             wanted: Requests made while the run had no owner: no decision may precede them.
         """
-        waiting = self._evaluation.triggers_of(row.key)
+        triggers = self._evaluation.triggers_of(row.key)
+        stop: RunStop | None = None
         try:
-            run, stop = await self._loader.run(row), None
+            run = await self._loader.run(row)
             if wanted:
-                waiting |= await self._database.read(deferred_tokens, row.id)
-                if held is not None and held.ended:
+                triggers |= await self._database.read(deferred_tokens, row.id)
+                if held.ended:
                     await self._store_ends(row, run, held, now)
                 stop = await self._do_unheld(wanted, now)
                 if (edited := (await self._owned({row.id})).get(row.id)) is None:
@@ -213,34 +224,63 @@ class RunTransfers:
         except (NotFound, DagError) as exc:
             await self._give_back(row, str(exc), now)
             return
+        tasks = await self._fill(run, triggers)
+        # `strays` has tries of runs that could not be read before and, because of these tries, were not given back.
+        if left := self._evaluation.tries.strays | held.starting | held.running:
+            left &= await self._database.read(tokens_of_tries, row.id)
+        self._evaluation.drop_run(run.key, now)
+        self._resume(row, run, tasks, left, now, stop)
+        # Another scheduler may have left requests open.
+        self._requests_are_due = True
+        await self._announce(tasks, held, now)
+        await decide_all(self._evaluation, now)
+
+    async def _reload_run(self, row: queue.QueuedRun, now: datetime) -> None:
+        """Resume a run that this scheduler began, so that its executor knows the tries, as it is stored now."""
+        triggers = self._evaluation.triggers_of(row.key)
+        try:
+            run = await self._loader.run(row)
+        except (NotFound, DagError) as exc:
+            await self._give_back(row, str(exc), now)
+            return
+        tasks = await self._fill(run, triggers)
+        launched = await self._database.read(tokens_of_tries, row.id)
+        let_go = self._evaluation.drop_run(run.key, now)
+        self._resume(row, run, tasks, self._evaluation.tries.strays.union(let_go) & launched, now)
+        self._requests_are_due |= run.key in self._ending
+        self._announcer.end_tries(let_go, tasks)
+        # That they are stored may not have been announced: the answer was lost, or the run was stale. A token
+        # starts one try at most.
+        await self._announce([task for task in tasks if task.state is State.QUEUED], Held(), now)
+        await decide_all(self._evaluation, now)
+
+    async def _fill(self, run: ActiveRun, triggers: frozenset[str]) -> list[ActiveTask]:
+        """Add a run's task instances, and kill those of its triggers whose task instances no longer wait for them."""
         tasks = await self._loader.fill(run)
         self._announcer.kill_triggers(
-            waiting - {task.token for task in tasks if task.state not in FINISHED_TASK_STATES}
+            triggers - {task.token for task in tasks if task.state not in FINISHED_TASK_STATES}
         )
-        # A stored try was launched, so its end will be reported.
-        may_be_left = held is None or held.starting or held.running or self._evaluation.tries.strays
-        launched = await self._database.read(tokens_of_tries, row.id) if may_be_left else frozenset()
-        let_go = self._evaluation.drop_run(run.key, now)
+        return tasks
+
+    def _resume(
+        self, row: queue.QueuedRun, run: ActiveRun, tasks: list[ActiveTask], left: Collection[str], now: datetime,
+        stop: RunStop | None = None,
+    ) -> None:  # fmt: skip
+        """Make a run active.
+
+        Args:
+            left: Those of its tries that the executor may still run. Each was launched, so its end will be reported.
+        """
         self._intake.take_up(row)
-        # `strays` has tries of runs that could not be read before and, because of these tries, were not given back.
-        left = self._evaluation.tries.strays | (set(let_go) if held is None else held.starting | held.running)
+        tries = self._evaluation.tries
         awaited = {task.token for task in tasks if task.state in SLOT_TASK_STATES}
-        self._evaluation.tries.make_wait(run, (left & launched) - awaited, now)
+        tries.make_wait(run, [token for token in left if token not in awaited], now)
         self._evaluation.resume_run(run, tasks, now, stop)
         self._places.begin(run.key)
         # If resuming the run has left tries that the executor does not know, their ends will not be reported.
-        for token in sorted(set(self._evaluation.tries.ending_of(run)) - left):
-            self._evaluation.try_gone(token, now)
-        # Another scheduler may have left requests open.
-        self.requests_are_due |= held is not None or run.key in self._ending
-        if held is not None:
-            await self._announce(tasks, held, now)
-        else:
-            self._announcer.end_tries(let_go, tasks)
-            # That they are stored may not have been announced: the answer was lost, or the run was stale. A token
-            # starts one try at most.
-            await self._announce([task for task in tasks if task.state is State.QUEUED], Held(), now)
-        await decide_all(self._evaluation, now)
+        for token in tries.ending_of(run):
+            if token not in left:
+                self._evaluation.try_gone(token, now)
 
     async def _announce(self, tasks: Sequence[ActiveTask], held: Held, now: datetime) -> None:
         """Announce the tries of a run that was taken over, with pauses: all of its tasks may be in flight."""
@@ -259,7 +299,7 @@ class RunTransfers:
             return
         self._intake.take_up(row)
         # A request may make a task run again, so the run must not end before the requests are done.
-        self._evaluation.tries.make_wait(run, [f"requests of run {row.id}"], now)
+        self._evaluation.tries.keep_open(run)
         self._evaluation.resume_run(run, tasks, now)
         # Should the database go away first, the run still has to be taken up as it is stored then.
         self._places.take_over(row)
@@ -300,14 +340,18 @@ class RunTransfers:
 
     def run_ended(self, key: DagRunKey) -> None:
         """The end of a run is stored."""
-        self.requests_are_due |= key in self._ending
+        self._requests_are_due |= key in self._ending
 
     async def take_requests(self, now: datetime) -> None:
-        """Do every open request for our runs that can be done now; the runs that these change become EDITED.
+        """If requests are due, do each that can be done now. The runs that these change become EDITED.
 
         A request is done in the database, and its run is then taken up again from there. A run that a request ends is
         first ended in memory: the request stays open until then, so that it survives a crash, and later requests wait.
         """
+        if not self._requests_are_due:
+            return
+        # Store pending changes first: a request changes the stored rows.
+        await self._store()
         waiting: set[DagRunKey] = set()
         has_more = False
         for wanted in await self._database.read(open_requests, self._owner[1]):
@@ -326,7 +370,7 @@ class RunTransfers:
             else:
                 self._ending.add(wanted.run)
                 self._evaluation.stop_run(wanted.run, stop, now)
-        self.requests_are_due = has_more
+        self._requests_are_due = has_more
 
     async def _requests_of(self, runs: Collection[int]) -> dict[int, list[OpenRequest]]:
         """Return the open requests for runs, by the runs' row ids, oldest first."""

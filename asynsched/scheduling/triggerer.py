@@ -227,7 +227,7 @@ class Triggerer(Service):
     def _pass_on(self, outcome: TriggerOutcome) -> None:
         """Tell of an outcome: the evaluator, or for the trigger of a watcher the asset watchers."""
         is_of_task = row_of_watcher(outcome.id) is None
-        (self._channels.reports if is_of_task else self._channels.watchers).put_nowait(TriggerFired(outcome))
+        (self._channels.reports if is_of_task else self._channels.asset_watchers).put_nowait(TriggerFired(outcome))
 
     # Assigning triggers to hosts
 

@@ -182,8 +182,10 @@ class Simulation:
             metrics=self.metrics or NoMetrics(),
             in_threads=False,
         )
-        waiters = RunWaiters(channels=base.channels, clock=self.clock)
-        services = assemble(base, make_executor=self._make_executor, waiters=waiters, on_lease_lost=lambda: None)
+        run_waiters = RunWaiters(channels=base.channels, clock=self.clock)
+        services = assemble(
+            base, make_executor=self._make_executor, run_waiters=run_waiters, on_lease_lost=lambda: None
+        )
         await self._live(services, base.channels, span)
 
     async def _live(self, services: Services, channels: Channels, span: timedelta) -> None:

@@ -13,6 +13,7 @@ import psutil
 from asynsched.bell import Hint, ring
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.store.dags.dags import get_dag, list_dags
 from asynsched.store.database import DirectDatabase
 from asynsched.store.engines.opening import open_direct
@@ -136,7 +137,7 @@ class OurClient(Client):
 
     def trigger(self, dag_id: str) -> tuple[DagRunKey, int]:
         asked_at = time.time_ns()
-        key = self.database.write(create_manual_run, dag_id, now=datetime.now(UTC))
+        key = self.database.write(create_manual_run, dag_id, Trigger(), now=datetime.now(UTC))
         ring(self.site.home, [Hint("run", dag_id=key.dag_id, run_id=key.run_id)])
         return key, asked_at
 

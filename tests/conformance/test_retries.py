@@ -8,7 +8,7 @@ import pytest
 
 from asynsched.authoring.operators.arguments import backoff
 from asynsched.protocol.messages import Ended
-from asynsched.scheduling.rules.try_end import instance_name, retry_delay
+from asynsched.scheduling.rules.try_end import retry_delay, retry_jitter_seed
 from tests.support.runs import NOON, run_of, started, task
 
 CASES = json.loads((Path(__file__).parent / "data" / "retries.json").read_text())["cases"]
@@ -31,15 +31,15 @@ def test_delays_grow_and_spread_as_in_airflow(case):
     inputs = case["hash_inputs"]
     date = datetime.fromisoformat(inputs["logical_date"]).astimezone(UTC)
 
-    def delay(instance, try_number):
-        return retry_delay(retried, instance=instance, try_number=try_number, n_failures=try_number).total_seconds()
+    def delay(seed, number):
+        return retry_delay(retried, jitter_seed=seed, try_number=number, n_failures=number).total_seconds()
 
     for expected in case["tries"]:
         number = expected["try_number"]
-        assert delay(instance_name(inputs["dag_id"], inputs["task_id"], date), number) == expected["delay_seconds"]
+        assert delay(retry_jitter_seed(inputs["dag_id"], inputs["task_id"], date), number) == expected["delay_seconds"]
         for other in range(20):
-            name = instance_name(f"other_{other}", "a", None)
-            assert expected["lower"] <= delay(name, number) <= expected["upper"]
+            seed = retry_jitter_seed(f"other_{other}", "a", None)
+            assert expected["lower"] <= delay(seed, number) <= expected["upper"]
 
 
 @pytest.mark.parametrize("case", cases("sequence"))

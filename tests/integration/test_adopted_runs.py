@@ -13,6 +13,7 @@ from asynsched.lease.held_lease import unregister
 from asynsched.protocol.messages import Deferral, Ended, TriggerOutcome
 from asynsched.scheduling.creation.backfills import BackfillPlan, create_backfill
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.store.runs.backfills import list_backfills
 from asynsched.store.runs.pools import set_pool
 from asynsched.store.schedulers import notify, register_scheduler
@@ -38,7 +39,7 @@ async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp
             )  # fmt: skip
             one.limit_to(0)
             other.channels.runs.put_nowait(RunsOrphaned())
-            await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
+            await peers.database.write(create_manual_run, "d", Trigger(run_id="later"), now=CLOCK.now())
             await peers.database.write(notify, Hint("run", "d", "later"))
             await eventually(lambda: other.running, "the other has looked, and runs the ownerless runs")
             assert await peers.owners() == {one.epoch: 2, other.epoch: 1}
@@ -72,7 +73,7 @@ async def test_what_the_runs_of_one_that_is_gone_have_used_is_free_once_they_end
         await eventually(lambda: one.running, "one runs it")
         one.limit_to(1)
         other.limit_to(N_RUNS)
-        await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
+        await peers.database.write(create_manual_run, "d", Trigger(run_id="later"), now=CLOCK.now())
         await peers.database.write(notify, Hint("run", "d", "later"))
         # Once it has nothing to do but to wait, it has been refused.
         await eventually(lambda: has_been_refused(other, shared), "the other knows that the limit is full")
@@ -160,7 +161,7 @@ async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(p
         other.channels.runs.put_nowait(RunsOrphaned())
         other.limit_to(N_RUNS)
         await eventually(lambda: other.running, "the other has it")
-        await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
+        await peers.database.write(create_manual_run, "d", Trigger(run_id="later"), now=CLOCK.now())
         await peers.database.write(notify, Hint("run", "d", "later"))
         await eventually(lambda: ("later", "t0") in other.running.values(), "the queue has been examined")
         assert sorted(other.running.values()) == [("later", "t0"), ("r0", "t0")]

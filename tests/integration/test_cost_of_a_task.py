@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator, Scheduler
 from asynsched.channels import RunCreated
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
@@ -145,7 +146,7 @@ async def test_runs_of_many_dags_start_with_as_many_transactions_as_those_of_two
             with DAG(f"of_{n}_{number}") as dag:
                 BashOperator(task_id="a", bash_command="true")
             await database.write(store_dag, dag)
-            created.append(RunCreated(await database.write(create_manual_run, dag.dag_id, now=NOON)))
+            created.append(RunCreated(await database.write(create_manual_run, dag.dag_id, Trigger(), now=NOON)))
         database.counts.clear()
         launched = await scheduler.tick(*created)
         costs[n] = database.counts.copy()

@@ -17,6 +17,7 @@ from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Launch
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.simulation.script import Outcome
 from asynsched.simulation.simulation import MOMENT
@@ -50,7 +51,7 @@ def simulation(tmp_path, *requests, options, fails=False, **crash) -> CrashingSi
     database = simulated.inline
 
     async def act(channels):
-        await database.write(create_manual_run, *RUN[:1], now=START, run_id=RUN.run_id)
+        await database.write(create_manual_run, RUN.dag_id, Trigger(run_id=RUN.run_id), now=START)
         await channels.runs.put(RunCreated(RUN))
         await simulated.clock.sleep(MINUTE / 2)
         run = await database.read(get_run, *RUN)
@@ -107,7 +108,7 @@ async def test_listeners_hear_of_a_runs_begin_and_end_wherever_the_scheduler_die
         simulated = simulation(tmp_path, options={}, **crash)
 
         async def act(channels):
-            await simulated.inline.write(create_manual_run, *RUN[:1], now=START, run_id=RUN.run_id)
+            await simulated.inline.write(create_manual_run, RUN.dag_id, Trigger(run_id=RUN.run_id), now=START)
             simulated.crashing.arm()
             await channels.runs.put(RunCreated(RUN))
 
@@ -144,7 +145,7 @@ async def test_a_scheduler_that_dies_between_two_slices_leaves_nothing_half_done
             await checkpoint()
 
         async def act(channels: Channels) -> None:
-            await simulated.inline.write(create_manual_run, *RUN[:1], now=START, run_id=RUN.run_id)
+            await simulated.inline.write(create_manual_run, RUN.dag_id, Trigger(run_id=RUN.run_id), now=START)
             await channels.runs.put(RunCreated(RUN))
 
         monkeypatch.setattr(slices, "checkpoint", pause)

@@ -10,6 +10,7 @@ from asynsched import DAG, BashOperator, DeadlineAlert, DeadlineReference, SyncC
 from asynsched.channels import RunCreated
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.scheduling.storing import apply_and_pause
 from asynsched.simulation.script import Outcome
@@ -55,7 +56,7 @@ async def serve(simulated: Simulated, hours: float, *triggered_at: timedelta) ->
             await simulated.clock.sleep(START + at - simulated.clock.now())
             now = simulated.clock.now()
             key = await simulated.database.write(
-                create_manual_run, "dag", now=now, run_id=f"r{at // HOUR}", logical_date=now - 5 * MINUTE
+                create_manual_run, "dag", Trigger(run_id=f"r{at // HOUR}", logical_date=now - 5 * MINUTE), now=now
             )
             await channels.runs.put(RunCreated(key))
 

@@ -13,6 +13,7 @@ from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import BranchDecision
 from asynsched.queries.runs import list_callbacks
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.script import Outcome
 from asynsched.store.runs.dag_runs import get_run
@@ -52,7 +53,9 @@ class Scene(Simulated):
         return keys[0]
 
     async def trigger(self, run_id, **options) -> DagRunKey:
-        key = await self.database.write(create_manual_run, "dag", now=self.clock.now(), run_id=run_id, **options)
+        key = await self.database.write(
+            create_manual_run, "dag", Trigger(run_id=run_id, **options), now=self.clock.now()
+        )
         await self.channels.runs.put(RunCreated(key))
         await self.clock.sleep(timedelta(seconds=1))
         return key

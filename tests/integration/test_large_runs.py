@@ -46,7 +46,7 @@ LARGE = f"""
             for k in range({N})
         ]
 """
-BOUNDED = {"new_instance": "made", "of_look": "decided about", "_task_row": "made into rows"}
+BOUNDED = {"new_instance": "made", "examine": "examined", "_task_row": "made into rows"}
 GRANTED = {"of_grant": "granted its slots", "task_launch": "launched"}
 
 

@@ -13,6 +13,7 @@ from asynsched import DAG, BashOperator
 from asynsched.channels import RunCreated, RunEdited
 from asynsched.errors import AsynschedError
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.encode import serialize_dag
 from asynsched.simulation.script import Outcome
@@ -86,7 +87,7 @@ class Scene(Simulated):
         self.actions = actions
 
     async def people(self, channels) -> None:
-        self.key = await self.database.write(create_manual_run, "dag", now=START, run_id="r")
+        self.key = await self.database.write(create_manual_run, "dag", Trigger(run_id="r"), now=START)
         await channels.runs.put(RunCreated(self.key))
         await self.clock.sleep(timedelta(seconds=1))
         for minutes, request in self.actions:

@@ -10,6 +10,7 @@ from asynsched import DAG, BashOperator
 from asynsched.channels import RunCreated, RunEdited
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.simulation.script import Outcome
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
@@ -32,7 +33,7 @@ def simulation(tmp_path, *requests, sweep=86_400.0, **failure) -> Simulated:
     flaky = simulated.database = FlakyDatabase(database, **failure)
 
     async def act(channels):
-        await database.write(create_manual_run, *RUN[:1], now=START, run_id=RUN.run_id)
+        await database.write(create_manual_run, RUN.dag_id, Trigger(run_id=RUN.run_id), now=START)
         await channels.runs.put(RunCreated(RUN))
         await simulated.clock.sleep(MINUTE / 2)
         run = await database.read(get_run, *RUN)

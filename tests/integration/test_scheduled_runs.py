@@ -10,6 +10,7 @@ from asynsched import DAG, Asset, AssetOrTimeSchedule, BashOperator
 from asynsched.scheduling.creation import scheduled_runs
 from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, foresee_dag
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.serialization.schema import TimetableQuestion
 from asynsched.simulation.script import Outcome
 from asynsched.store.dags.dags import get_dag, set_paused
@@ -115,14 +116,14 @@ async def test_the_schedule_goes_on_after_dates_that_have_runs_already(monkeypat
     folder = Folder(schedule="@hourly", catchup=True, max_active_runs=200)
     await folder.store()
     for number in range(1, 40):
-        await folder.database.write(create_manual_run, "d", now=START, logical_date=START + number * HOUR)
+        await folder.database.write(create_manual_run, "d", Trigger(logical_date=START + number * HOUR), now=START)
     assert await folder.made_at(41.5) == [0, 40, 41]
     monkeypatch.setattr(scheduled_runs, "MAX_EXISTING", 20)
     for number in range(30):
         between = START + 41 * HOUR + timedelta(minutes=number + 1)
-        await folder.database.write(create_manual_run, "d", now=START, logical_date=between)
+        await folder.database.write(create_manual_run, "d", Trigger(logical_date=between), now=START)
     for number in range(42, 90):
-        await folder.database.write(create_manual_run, "d", now=START, logical_date=START + number * HOUR)
+        await folder.database.write(create_manual_run, "d", Trigger(logical_date=START + number * HOUR), now=START)
     assert "its next 20 dates have runs already" in (await folder.examined(START + 91 * HOUR)).error
 
 
@@ -156,7 +157,9 @@ def _end_all(conn):
 async def test_runs_for_a_later_time_hold_up_no_scheduled_run():
     folder = Folder(schedule="@hourly", catchup=True, max_active_runs=1)
     await folder.store()
-    await folder.database.write(create_manual_run, "d", now=START, has_logical_date=False, run_after=START + 99 * HOUR)
+    await folder.database.write(
+        create_manual_run, "d", Trigger(has_logical_date=False, run_after=START + 99 * HOUR), now=START
+    )
     assert await folder.made_at(1) == [0]
 
 
@@ -171,7 +174,7 @@ async def test_what_is_about_to_be_created_is_what_is_created():
     folder = Folder(schedule="@hourly", catchup=True)
     await folder.store()
     await folder.database.write(set_paused, "d", True, START)
-    await folder.database.write(create_manual_run, "d", now=START, logical_date=START + HOUR)
+    await folder.database.write(create_manual_run, "d", Trigger(logical_date=START + HOUR), now=START)
     coming = await folder.database.read(coming_runs, "d", START + 3.5 * HOUR, at_most=100)
     assert [(info.logical_date - START) / HOUR for info in coming] == [0, 2, 3, 4]
     await folder.database.write(set_paused, "d", False, START)

@@ -11,6 +11,7 @@ import pytest
 from asynsched.bell import Hint
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.store.runs.pools import set_pool
 from asynsched.store.runs.requests import CancelRun
@@ -68,7 +69,7 @@ async def test_a_task_that_depends_on_the_past_hears_from_another_scheduler(post
         await eventually(lambda: len(one.running) == 2, "the first run is running")
         one.limit_to(2)
         peers.serve(other)
-        await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
+        await peers.database.write(create_manual_run, "d", Trigger(run_id="later"), now=CLOCK.now())
         await peers.database.write(notify, Hint("run", "d", "later"))
         await eventually(lambda: other.evaluator.n_runs == 1, "the second run is the other's")
         assert not other.running

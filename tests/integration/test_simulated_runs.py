@@ -11,6 +11,7 @@ from asynsched import DAG, BashOperator
 from asynsched.channels import RunCancelled, RunCreated
 from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.simulation.script import Outcome
 from asynsched.store.runs.queue import queued_runs
@@ -41,7 +42,7 @@ async def serve(simulation: Simulated, act, hours: float = 5) -> dict[str, str]:
 
 async def trigger(simulation, channels, run_id, **options):
     key = await simulation.database.write(
-        create_manual_run, "dag", now=simulation.clock.now(), run_id=run_id, **options
+        create_manual_run, "dag", Trigger(run_id=run_id, **options), now=simulation.clock.now()
     )
     await channels.runs.put(RunCreated(key))
     return key

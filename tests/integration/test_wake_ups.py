@@ -14,6 +14,7 @@ from asynsched.channels import BackfillChanged, Channels, DagChanged, RunCreated
 from asynsched.protocol.messages import Launch
 from asynsched.scheduling.creation.backfills import BackfillPlan, create_backfill
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.script import Outcome
 from asynsched.store.dags.dags import set_paused
@@ -52,7 +53,7 @@ async def tasks_of(simulated: Simulated) -> dict[tuple[str, str], TaskInstanceRo
 
 async def trigger(simulated: Simulated, channels: Channels, name: str, day: int) -> None:
     date, now = datetime(2026, 1, day, tzinfo=UTC), simulated.clock.now()
-    key = await simulated.database.write(create_manual_run, "d", now=now, run_id=name, logical_date=date)
+    key = await simulated.database.write(create_manual_run, "d", Trigger(run_id=name, logical_date=date), now=now)
     await channels.runs.put(RunCreated(key))
 
 

@@ -23,6 +23,7 @@ from asynsched.errors import DagError, TimetableError
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, examine_dags
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.serialization.schema import ParsedDag, ParseReport
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dags.dags import get_dag, set_paused
@@ -90,7 +91,7 @@ def start(conn: sa.Connection, kind: str, n: int, epoch: int) -> list[int]:
     store(conn, [planned(each) if kind == "planned" else hourly(each, deadline=deadline) for each in ids])
     if kind == "ahead":
         for dag_id in ids:
-            create_manual_run(conn, dag_id, now=NOW - HOUR, logical_date=START)
+            create_manual_run(conn, dag_id, Trigger(logical_date=START), now=NOW - HOUR)
     examined, n_to_create = counted(conn, examine_dags, ids, NOW + HOUR)
     keys = [DagRunKey(dag_id, found.created) for dag_id, found in examined.items() if found.created]
     assert len(keys) == n
@@ -113,8 +114,8 @@ async def test_what_is_odd_about_one_dag_is_its_own(database):
         before_time = CronTriggerTimetable("@daily", timezone="America/New_York")
         store(conn, [hourly("out_of_time", schedule=before_time, start_date=datetime(1, 1, 1, tzinfo=UTC))])
         store(conn, [hourly("full", max_active_runs=1), hourly("later", start_date=START + HOUR), hourly("run_id")])
-        create_manual_run(conn, "ahead", now=START, logical_date=START)
-        create_manual_run(conn, "full", now=START, logical_date=START + 9 * HOUR)
+        create_manual_run(conn, "ahead", Trigger(logical_date=START), now=START)
+        create_manual_run(conn, "full", Trigger(logical_date=START + 9 * HOUR), now=START)
         # A run of another date, such as an imported one, that has the name of the next run does not stand for it.
         insert_run(conn, new_run(AT_START, "run_id", logical_date=None, run_type=DagRunType.MANUAL))
         set_paused(conn, "paused", True, START)
@@ -158,12 +159,12 @@ async def test_a_manual_run_has_its_date_in_utc_to_the_microsecond(database):
     after_all = datetime(9999, 12, 31, 23, tzinfo=timezone(-5 * HOUR))
     in_tokyo = CronDataIntervalTimetable("@hourly", "Asia/Tokyo")
     await database.write(store, [hourly("d"), hourly("tokyo", schedule=in_tokyo)])
-    await database.write(create_manual_run, "d", now=NOW, logical_date=date)
+    await database.write(create_manual_run, "d", Trigger(logical_date=date), now=NOW)
     for end in (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, tzinfo=UTC)):
         with pytest.raises(TimetableError, match="leads out of the calendar"):
-            await database.write(create_manual_run, "tokyo", now=NOW, logical_date=end)
+            await database.write(create_manual_run, "tokyo", Trigger(logical_date=end), now=NOW)
     with pytest.raises(DagError, match="leads out of the calendar, which has the years 1 to 9999, in the zone UTC"):
-        await database.write(create_manual_run, "d", now=NOW, logical_date=after_all)
+        await database.write(create_manual_run, "d", Trigger(logical_date=after_all), now=NOW)
     [run] = await database.read(list_runs)
     assert run.logical_date == date
     assert run.run_id == f"manual__{NOW.isoformat()}"

@@ -11,6 +11,7 @@ from asynsched.clock import VirtualClock
 from asynsched.errors import AlreadyExists, DagError
 from asynsched.scheduling.creation import triggering
 from asynsched.scheduling.creation.triggering import ManualRuns, create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.serialization.schema import AnswersForRun
 from asynsched.states import DagRunType
 from asynsched.store.dags.parse_results import Outcome, store_outcomes
@@ -32,7 +33,7 @@ async def database(database: Database) -> Database:
 
 def trigger(conn: sa.Connection, **options: Any) -> tuple[str, datetime | None]:
     """Trigger `d`; return the run_id and the logical date."""
-    row = get_run(conn, *create_manual_run(conn, "d", now=NOW, **options))
+    row = get_run(conn, *create_manual_run(conn, "d", Trigger(**options), now=NOW))
     assert row is not None
     return row.run_id, row.logical_date
 
@@ -80,7 +81,7 @@ async def test_a_run_that_is_in_nobody_s_way_takes_few_statements(database):
         found: list[str] = []
         note = lambda *args: found.append(args[2])  # noqa: E731 - it must be the same object to be removed
         sa.event.listen(conn, "before_cursor_execute", note)
-        create_manual_run(conn, "d", now=NOW)
+        create_manual_run(conn, "d", Trigger(), now=NOW)
         sa.event.remove(conn, "before_cursor_execute", note)
         return len(found)
 
@@ -114,5 +115,5 @@ async def test_other_schedulers_hear_of_a_run_that_a_task_or_a_program_triggers(
     async def ask(*_: object) -> AnswersForRun:
         return AnswersForRun()
 
-    key = await ManualRuns(database, VirtualClock(NOW), ask).create("d", actor="program")
+    key = await ManualRuns(database, VirtualClock(NOW), ask).create("d", Trigger(), actor="program")
     assert hints == [Hint("run", *key)]

@@ -13,6 +13,7 @@ from asynsched.keys import DagRunKey
 from asynsched.lease.expiry import Lease
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.loading import VersionCache
 from asynsched.settings import Settings
 from asynsched.store.database import Database
@@ -91,5 +92,5 @@ async def serving(
 
 async def run_on(scheduler: LoneEvaluator, database: Database, run_id: str) -> dict[str, str]:
     """Create and begin a run of the DAG `d`; return the result of `tick`."""
-    await database.write(create_manual_run, "d", now=NOON, run_id=run_id)
+    await database.write(create_manual_run, "d", Trigger(run_id=run_id), now=NOON)
     return await scheduler.tick(RunCreated(DagRunKey("d", run_id)))

@@ -20,6 +20,7 @@ from asynsched.lease.expiry import Lease
 from asynsched.lease.held_lease import register
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.loading import VersionCache
 from asynsched.settings import Settings
 from asynsched.store.database import Database
@@ -107,7 +108,7 @@ class Peers:
 
         def trigger(conn: sa.Connection) -> None:
             store_dag(conn, dag, CLOCK.now())
-            keys = [create_manual_run(conn, "d", now=CLOCK.now(), run_id=f"r{number}") for number in range(n)]
+            keys = [create_manual_run(conn, "d", Trigger(run_id=f"r{number}"), now=CLOCK.now()) for number in range(n)]
             notify(conn, *(Hint("run", *key) for key in keys))
 
         await self.database.write(trigger)

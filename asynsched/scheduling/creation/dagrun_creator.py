@@ -95,7 +95,7 @@ class DagRunCreator(Service):
         for message in self._channels.dag_changes.take():
             match message:
                 case DagChanged(dag_id):
-                    self._channels.watchers.put_nowait(message)
+                    self._channels.asset_watchers.put_nowait(message)
                     self._changed.setdefault(dag_id)
                     self._untold.add(dag_id)
                 case AssetsUpdated():

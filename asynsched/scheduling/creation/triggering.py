@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from anyio import to_thread
@@ -21,6 +21,7 @@ from asynsched.errors import AlreadyExists, DagError, KeysNeeded, NotFound, Stor
 from asynsched.keys import LATEST, DagRunKey
 from asynsched.protocol.frames import MAX_VALUE_BYTES, UNENCODABLE, mebibytes
 from asynsched.protocol.messages import Launch, Reply, Request
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import MAX_ID_LENGTH, AnswersForRun, SerializedDag, TimetableQuestion
@@ -40,6 +41,8 @@ from asynsched.timetables.partitions import checked_key, read_partitioning
 from asynsched.timetables.zones import in_zone
 
 OPERATION = "run_trigger"
+BY_SOMEBODY = "somebody triggered it"
+NO_ANSWERS = AnswersForRun()
 RETRY_DELAY = timedelta(seconds=1)
 RESERVED_PREFIXES = tuple(f"{run_type}__" for run_type in DagRunType if run_type not in RUN_TYPES_ON_REQUEST)
 """Prefixes of run ids that no manual run may have: it would block the run that the scheduler is to create."""
@@ -60,31 +63,29 @@ class ManualRuns:
     clock: Clock
     ask: Callable[[str, datetime, TimetableQuestion], Awaitable[AnswersForRun]]
 
-    async def create(self, dag_id: str, *, actor: str, **options: Any) -> DagRunKey:
-        """Call `create_manual_run` with these options, and record the actor in the audit log.
+    async def create(
+        self, dag_id: str, wanted: Trigger, *, actor: str, author: str = "", reason: str = BY_SOMEBODY
+    ) -> DagRunKey:
+        """Create a run with its note, and record the actor in the audit log. Raises as `create_manual_run` does.
 
-        The option `note` is a Note about the run, or None.
+        Args:
+            author: Of the note, if there is one.
+            reason: Why the run exists, for a person.
         """
         now = self.clock.now()
-        at = (options.get("logical_date") or now) if options.get("has_logical_date", True) else None
-        question = TimetableQuestion.about_run(
-            now, run_id=options.get("run_id"), run_type=options.get("run_type", DagRunType.MANUAL), date=at,
-            run_after=options.get("run_after"), partition_key=options.get("partition_key"),
-        )  # fmt: skip
-        answers = await self.ask(dag_id, at or now, question)
-        checked = await check_conf(self.database, dag_id, options.get("conf") or {})
+        answers = await self.ask(dag_id, wanted.date(now) or now, wanted.question(now))
+        checked = await check_conf(self.database, dag_id, wanted.conf)
         return await self.database.write(
-            _create_for, actor, dag_id, now=now, data_interval=answers.interval, partition_date=answers.partition_date,
-            usual_run_id=answers.run_id, checked=checked, **options,
-        )  # fmt: skip
+            _create_for, actor, author, dag_id, wanted, now=now, answers=answers, checked=checked, reason=reason
+        )
 
 
 def _create_for(
-    conn: Connection, /, actor: str, dag_id: str, *, now: datetime, note: "Note | None" = None, **options: Any
+    conn: Connection, /, actor: str, author: str, dag_id: str, wanted: Trigger, *, now: datetime, **options: Any
 ) -> DagRunKey:
-    key = create_manual_run(conn, dag_id, now=now, **options)
-    if note is not None and (run := get_run(conn, *key)) is not None:
-        put_note(conn, NoteRow(dag_run_id=run.id, text=note.text, actor=note.author, updated_at=now))
+    key = create_manual_run(conn, dag_id, wanted, now=now, **options)
+    if wanted.note and (run := get_run(conn, *key)) is not None:
+        put_note(conn, NoteRow(dag_run_id=run.id, text=wanted.note, actor=author, updated_at=now))
     record_audit(conn, at=now, actor=actor, action="dag.trigger", dag_id=dag_id, run_id=key.run_id)
     notify(conn, Hint("run", *key))  # another scheduler may have room for it
     return key
@@ -93,82 +94,49 @@ def _create_for(
 def create_manual_run(
     conn: Connection,
     dag_id: str,
+    wanted: Trigger,
     *,
     now: datetime,
-    conf: Mapping[str, Any] | None = None,
-    run_id: str | None = None,
-    usual_run_id: str = "",
-    logical_date: datetime | None = None,
-    has_logical_date: bool = True,
-    data_interval: DataInterval | None = None,
-    partition_key: str | None = None,
-    partition_date: datetime | None = None,
+    answers: AnswersForRun = NO_ANSWERS,
     checked: "CheckedConf | None" = None,
-    reason: str = "somebody triggered it",
-    run_type: DagRunType = DagRunType.MANUAL,
-    run_after: datetime | None = None,
+    reason: str = BY_SOMEBODY,
 ) -> DagRunKey:
     """Store a queued run of a DAG.
 
     Args:
-        conf: Overrides the DAG's params; validated against their schemas.
-        run_id: By default `usual_run_id`, with a number if that is taken.
-        usual_run_id: By default `manual__` and the earliest start; of a run that a task's operator triggers without a
-            name, the logical date. An author's own timetable may give another.
-        logical_date: By default the current instant.
-        has_logical_date: Whether the run has a logical date and a data interval at all.
-        data_interval: By default inferred by the timetable. A custom timetable is user code, which must be asked
-            beforehand: see `ManualRuns`.
-        partition_key: The partition that the run is for, if the DAG is scheduled by partitions.
-        partition_date: By default read from the key. A mapper of the author's own must be asked beforehand, too.
+        wanted: Its note is for the caller to store.
+        answers: Of an author's own timetable or mappers, which must be asked beforehand: see `ManualRuns`.
         checked: The answer of `check_conf`; if the DAG has another version by now, the conf is checked here.
         reason: Why the run exists, for a person.
-        run_after: The earliest start; by default the current instant.
 
     Raises:
         NotFound: There is no such DAG, or its file is gone.
         DagError: The DAG allows no runs of this type; a param has no value, or one that its schema forbids; the run_id
             has forbidden characters or is reserved; the DAG has no partitions, or none with this key.
         TimetableError: The logical date, or its data interval, is out of the calendar.
-        PlanNeeded: The timetable is a custom one, and `data_interval` is missing.
+        PlanNeeded: The timetable is a custom one, and nobody has given the data interval.
         AlreadyExists: There is a run with this run_id or logical date.
     """
-    version = current_version(conn, dag_id)
-    if version is None:
-        raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
-    if checked is not None and checked.version_id == version.id:
-        dag = checked.dag
-    else:
-        dag = decode_dag(version.serialized)
-        validate_conf(dag, conf or {})
-    check_allowed(dag, run_type)
-    chosen = None if run_id is None else _checked_run_id(run_id)
+    dag = _checked_dag(conn, dag_id, wanted, checked)
+    chosen = None if wanted.run_id is None else _checked_run_id(wanted.run_id)
+    partition = wanted.partition_key
     base = DagRunRow(
-        dag_id=dag_id, run_id="", run_type=run_type, state=DagRunState.QUEUED, reason=reason,
-        run_after=now if run_after is None else in_zone(run_after, UTC), queued_at=now, conf=dict(conf or {}),
-        partition_key=partition_key,
-        partition_date=None if partition_key is None else _partition_date(dag, partition_key, partition_date),
+        dag_id=dag_id, run_id="", run_type=wanted.run_type, state=DagRunState.QUEUED, reason=reason,
+        run_after=now if wanted.run_after is None else in_zone(wanted.run_after, UTC), queued_at=now,
+        conf=dict(wanted.conf), partition_key=partition,
+        partition_date=None if partition is None else _partition_date(dag, partition, answers.partition_date),
     )  # fmt: skip
-    named = (logical_date or now) if has_logical_date else None
-    # As in Airflow: a task's operator names a run by its logical date unless it gives the earliest start.
-    at = named or now if run_after is None and run_type == DagRunType.OPERATOR_TRIGGERED else base.run_after
-    prefix = run_type if run_type == DagRunType.ASSET_MATERIALIZATION else DagRunType.MANUAL
-    usual = _checked_run_id(usual_run_id) if usual_run_id else run_id_of(prefix, at)
-    run = _dated(base, chosen or usual, named, data_interval, dag)
+    usual = _checked_run_id(answers.run_id) if answers.run_id else _usual_run_id(wanted, base.run_after, now)
+    interval = wanted.interval or answers.interval
+    run = _dated(base, chosen or usual, wanted.date(now), interval, dag)
     # Check for taken names only after the insert failed: names are nearly always free, and each check is a round trip.
     if not insert_runs(conn, [run]):
-        named = (logical_date or _free_date(conn, dag_id, now)) if has_logical_date else None
-        run = _dated(base, chosen or free_run_id(conn, dag_id, usual)[0], named, data_interval, dag)
+        is_dated_now = wanted.has_logical_date and wanted.logical_date is None
+        date = _free_date(conn, dag_id, now) if is_dated_now else wanted.date(now)
+        run = _dated(base, chosen or free_run_id(conn, dag_id, usual)[0], date, interval, dag)
         _refuse_taken(conn, DagRunKey(dag_id, run.run_id), run.logical_date)
         insert_run(conn, run)
     return DagRunKey(dag_id, run.run_id)
-
-
-class Note(NamedTuple):
-    """A note about a run that is created."""
-
-    text: str
-    author: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +160,17 @@ def _checked(version: DagVersionRow, conf: Mapping[str, Any]) -> CheckedConf:
     dag = decode_dag(version.serialized)
     validate_conf(dag, conf)
     return CheckedConf(version.id, dag)
+
+
+def _checked_dag(conn: Connection, dag_id: str, wanted: Trigger, checked: CheckedConf | None) -> SerializedDag:
+    """Return a DAG that allows a run; see `create_manual_run`."""
+    version = current_version(conn, dag_id)
+    if version is None:
+        raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
+    if checked is None or checked.version_id != version.id:
+        checked = _checked(version, wanted.conf)
+    check_allowed(checked.dag, wanted.run_type)
+    return checked.dag
 
 
 def check_allowed(dag: SerializedDag, run_type: DagRunType) -> None:
@@ -287,6 +266,14 @@ def _checked_run_id(run_id: str) -> str:
     return run_id
 
 
+def _usual_run_id(wanted: Trigger, run_after: datetime, now: datetime) -> str:
+    """Return the run id, which may be taken, of a run that nobody has named."""
+    # As in Airflow: a task's operator names a run by its logical date unless it gives the earliest start.
+    is_by_date = wanted.run_after is None and wanted.run_type == DagRunType.OPERATOR_TRIGGERED
+    prefix = wanted.run_type if wanted.run_type == DagRunType.ASSET_MATERIALIZATION else DagRunType.MANUAL
+    return run_id_of(prefix, (wanted.date(now) or now) if is_by_date else run_after)
+
+
 def _dated(
     run: DagRunRow, run_id: str, named: datetime | None, interval: DataInterval | None, dag: SerializedDag
 ) -> DagRunRow:
@@ -360,19 +347,14 @@ class RunsByTasks:
         known = await self.database.read(_known, wanted, actor, own.started_at or own.run_after)
         if known is not None:
             return known
+        run = Trigger(
+            run_id=wanted.run_id, logical_date=wanted.logical_date, has_logical_date=wanted.has_logical_date,
+            conf=wanted.conf, note=wanted.note, run_type=DagRunType.OPERATOR_TRIGGERED, run_after=wanted.run_after,
+        )  # fmt: skip
+        author = f"{launch.task_id} of {own.dag_id}"
+        reason = f"the task {launch.task_id} of the DAG {own.dag_id} triggered it, in its run {own.run_id}"
         try:
-            key = await self.runs.create(
-                wanted.dag_id,
-                actor=actor,
-                conf=wanted.conf,
-                run_id=wanted.run_id,
-                logical_date=wanted.logical_date,
-                has_logical_date=wanted.has_logical_date,
-                run_type=DagRunType.OPERATOR_TRIGGERED,
-                run_after=wanted.run_after,
-                reason=f"the task {launch.task_id} of the DAG {own.dag_id} triggered it, in its run {own.run_id}",
-                note=Note(wanted.note, f"{launch.task_id} of {own.dag_id}") if wanted.note else None,
-            )
+            key = await self.runs.create(wanted.dag_id, run, actor=actor, author=author, reason=reason)
         except AlreadyExists as exc:
             if not wanted.reset:
                 return {"status": "exists", "reason": str(exc)}

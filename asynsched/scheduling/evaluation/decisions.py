@@ -35,7 +35,7 @@ from asynsched.scheduling.rules.clearing import EMPTIED_BY_CLEAR
 from asynsched.scheduling.rules.past_depends import past_depends, within_task_dates
 from asynsched.scheduling.rules.run_end import RunStop, RunVerdict, decide_run_state, failing_fast, on_stop, stopped_try
 from asynsched.scheduling.rules.trigger_rule import evaluate, evaluate_setups, mapped_upstream
-from asynsched.scheduling.rules.try_end import EMPTY_TASK, after_try, instance_name, tries_at_end
+from asynsched.scheduling.rules.try_end import EMPTY_TASK, after_try, retry_jitter_seed, tries_at_end
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
@@ -132,7 +132,7 @@ IGNORABLE = frozenset(DEPENDENCIES) - {"mapped_upstream"}
 # Waiting task instances
 
 
-def of_look(task: ActiveTask, obstacle: Obstacle, now: datetime) -> Sequence[Change]:
+def examine(task: ActiveTask, obstacle: Obstacle, now: datetime) -> Sequence[Change]:
     """Return the changes of a task instance after a dependency has changed; none while it still waits."""
     # First, because the numbers of instances decide which upstream instances it depends on. It is examined again then.
     if task.task_id in task.run.to_be_remapped and (changes := _refit(task, now)):
@@ -295,7 +295,7 @@ def of_end(
     outcome = after_try(
         task.task,
         event,
-        instance=instance_name(run.key.dag_id, task.task_id, run.logical_date),
+        jitter_seed=retry_jitter_seed(run.key.dag_id, task.task_id, run.logical_date),
         try_number=number,
         max_tries=task.max_tries,
         machine_kills=task.machine_kills,
@@ -308,7 +308,7 @@ def of_end(
     if skips is not None:
         changes += _left_out(task, skips, now)
     if outcome.state is State.FAILED and run.structure.dag.fail_fast and run.stop is None:
-        changes += of_wish(run, failing_fast(task.task_id), now)
+        changes += of_stop(run, failing_fast(task.task_id), now)
     return changes
 
 
@@ -492,7 +492,7 @@ def _json(value: object) -> str:
 # Runs
 
 
-def of_wish(run: ActiveRun, stop: RunStop, now: datetime) -> Sequence[Stopped]:
+def of_stop(run: ActiveRun, stop: RunStop, now: datetime) -> Sequence[Stopped]:
     """Stop a run. A stop that fails the run is final: no other follows it."""
     return () if run.stop is not None and run.stop.fails_run else (Stopped(run, stop, _stopping(run, stop, now)),)
 
@@ -537,7 +537,7 @@ _DECIDING = {DagRunState.SUCCESS: State.SUCCESS, DagRunState.FAILED: State.FAILE
 """For each end of a run, the state of the task instances that decide it: the last one of them is its cause."""
 
 
-def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
+def end_of_run(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
     """Return the end of a run in which nothing can happen any more; nothing while it is under way."""
     if run.state is not DagRunState.RUNNING or not run.may_have_ended:
         return ()
@@ -552,7 +552,7 @@ def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
     return (RunChange(run, run.state, verdict.state, verdict.reason, run.started_at, run.last_end(now), rows),)
 
 
-def of_begin(run: ActiveRun, now: datetime) -> tuple[Row, ...]:
+def callbacks_of_start(run: ActiveRun, now: datetime) -> tuple[Row, ...]:
     """Return the requests for the listeners of a run that begins."""
     return _callbacks_of(run, ("on_dag_run_running",), "", now)
 

@@ -2,7 +2,7 @@
 
     event ──▶ decisions.of_…(task or run, event) ──▶ changes ──▶ _apply ──▶ agenda of the run ───┐
                  ▲                                                                               │
-                 └──── decisions.of_look(task), in topological order, in slices ◀────────────────┘
+                 └──── decisions.examine(task), in topological order, in slices ◀────────────────┘
 
 The work follows the changes: an event touches its task instance, the instances directly downstream, and the limits that
 it gives back; nothing is ever scanned. The work is done in slices, so ten thousand tasks to examine block nothing else.
@@ -64,6 +64,7 @@ class AwaitedTries:
         self._waiting_for: dict[ActiveRun, set[str]] = {}
         self._since: dict[ActiveRun, datetime] = {}
         """When the last ending try of a run was added, until `take_lingering` has returned the run."""
+        self._kept_open: set[ActiveRun] = set()
 
     def swap(self, change: TaskChange, held: Holding, holds: Holding, now: datetime) -> Message | None:
         """Follow a task instance from holding `held` to `holds`; return the message on its try or trigger, if any."""
@@ -92,7 +93,8 @@ class AwaitedTries:
         if run is not None:
             self._waiting_for[run].discard(token)
             if not self._waiting_for[run]:
-                self.forget(run)
+                del self._waiting_for[run]
+                self._since.pop(run, None)
         return task, run
 
     def make_wait(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
@@ -102,18 +104,24 @@ class AwaitedTries:
             self._waiting_for.setdefault(run, set()).add(token)
             self._since[run] = now
 
+    def keep_open(self, run: ActiveRun) -> None:
+        """Keep a run from ending until it is forgotten, whatever tries it waits for."""
+        self._kept_open.add(run)
+
     @property
     def are_ending(self) -> bool:
         """Whether runs wait for tries that no task instance waits for."""
         return bool(self._ending)
 
-    def are_waited_for(self, run: ActiveRun) -> bool:
-        return run in self._waiting_for
+    def is_waiting(self, run: ActiveRun) -> bool:
+        """Whether a run may not end yet, even if all its task instances have."""
+        return run in self._waiting_for or run in self._kept_open
 
     def ending_of(self, run: ActiveRun) -> list[str]:
         return sorted(self._waiting_for.get(run, ()))
 
     def forget(self, run: ActiveRun) -> list[str]:
+        self._kept_open.discard(run)
         self._since.pop(run, None)
         tokens = sorted(self._waiting_for.pop(run, ()))
         for token in tokens:
@@ -333,7 +341,7 @@ class Evaluation:
         """Begin a queued run: all its task instances are new, and made here unless it has them already."""
         if not run.instances:
             run.add_tasks(run.first_instances())
-        rows = decisions.of_begin(run, now)
+        rows = decisions.callbacks_of_start(run, now)
         self._apply((RunChange(run, run.state, DagRunState.RUNNING, started_at=now, rows=rows),), now)
         self._follow(now)
 
@@ -350,13 +358,13 @@ class Evaluation:
         """
         if not run.instances:
             run.add_tasks([*tasks, *run.first_instances({task.task_id for task in tasks})])
-        rows = decisions.of_begin(run, now) if begins or not tasks else ()
+        rows = decisions.callbacks_of_start(run, now) if begins or not tasks else ()
         taken_up = RunChange(run, DagRunState.RUNNING, DagRunState.RUNNING, run.reason, run.started_at, rows=rows)
         self._apply((taken_up,), now)
         for task in tasks:
             self._hold(TaskChange(task, None, None, task.state), now)
         if stop is not None:
-            self._apply(decisions.of_wish(run, stop, now), now)
+            self._apply(decisions.of_stop(run, stop, now), now)
         self._follow(now)
 
     def suspend(self, key: DagRunKey) -> None:
@@ -430,7 +438,7 @@ class Evaluation:
         """Stop a run: its task instances are killed, or end at once, as `on_stop` says."""
         if (run := self.runs.get(key)) is not None:
             self._agenda(run)
-            self._apply(decisions.of_wish(run, stop, now), now)
+            self._apply(decisions.of_stop(run, stop, now), now)
             self._follow(now)
 
     def past_read(self, run: ActiveRun, now: datetime) -> None:
@@ -572,8 +580,8 @@ class Evaluation:
                 return
             del self._agendas[agenda.run]
             # Not before: a run that is only half examined may seem deadlocked.
-            if not self.tries.are_waited_for(agenda.run):
-                self._apply(decisions.of_rest(agenda.run, now), now)
+            if not self.tries.is_waiting(agenda.run):
+                self._apply(decisions.end_of_run(agenda.run, now), now)
 
     def _look_at_later_runs(self) -> bool:
         """Put the tasks of later runs whose past has changed on their agendas."""
@@ -592,7 +600,7 @@ class Evaluation:
                 agenda.add((task,))
                 return False
             self._left -= 1
-            if changes := decisions.of_look(task, self.ready.obstacle, now):
+            if changes := decisions.examine(task, self.ready.obstacle, now):
                 self._apply(changes, now)
 
     def _take_steps(self, agenda: Agenda, now: datetime) -> bool:

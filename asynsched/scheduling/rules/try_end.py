@@ -45,7 +45,7 @@ def after_try(
     task: SerializedTask,
     ended: Ended,
     *,
-    instance: str,
+    jitter_seed: str,
     try_number: int,
     max_tries: int,
     machine_kills: int,
@@ -54,7 +54,7 @@ def after_try(
     """Decide the outcome of a try.
 
     Args:
-        instance: The result of `instance_name`.
+        jitter_seed: The result of `retry_jitter_seed`.
         try_number: Number of this try, from 1.
         max_tries: Retries that the task instance has in all, including those for kills by the machine; grows when the
             task instance is cleared.
@@ -82,7 +82,7 @@ def after_try(
     elif ended.retry_delay is not None:
         delay = timedelta(seconds=min(max(ended.retry_delay, 0.0), LONGEST_WANTED_DELAY.total_seconds()))
     else:
-        delay = retry_delay(task, instance=instance, try_number=try_number, n_failures=try_number - machine_kills)
+        delay = retry_delay(task, jitter_seed=jitter_seed, try_number=try_number, n_failures=try_number - machine_kills)
     return TryOutcome(
         State.UP_FOR_RETRY,
         ended.reason,
@@ -126,21 +126,21 @@ def was_interrupted(state: str | None, reason: str) -> bool:
     return state == State.SCHEDULED and _INTERRUPTED in reason
 
 
-def instance_name(dag_id: str, task_id: str, logical_date: datetime | None) -> str:
-    """Return the name, in Airflow's form, by which the growing delays of task instances are spread."""
+def retry_jitter_seed(dag_id: str, task_id: str, logical_date: datetime | None) -> str:
+    """Return the seed, in Airflow's form, of the jitter that spreads the growing delays of task instances."""
     return f"{dag_id}#{task_id}#{logical_date}"
 
 
-def retry_delay(task: SerializedTask, *, instance: str, try_number: int, n_failures: int) -> timedelta:
+def retry_delay(task: SerializedTask, *, jitter_seed: str, try_number: int, n_failures: int) -> timedelta:
     """Return the delay after a failed try: `retry_delay`, or longer each time.
 
     `retry_exponential_backoff` multiplies the delay after each failure, rounded up to whole seconds. The delay then
     grows by a fraction of itself, so that instances that failed together are not retried together. The fraction
-    depends only on the instance and the try, not on chance.
+    depends only on the seed and the try, not on chance.
 
     Args:
         task: Its retry settings; `max_retry_delay` bounds growing delays only.
-        instance: The result of `instance_name`.
+        jitter_seed: The result of `retry_jitter_seed`.
         try_number: Number of the try that failed, from 1.
         n_failures: How many tries have failed by their own fault, this one included.
 
@@ -156,7 +156,7 @@ def retry_delay(task: SerializedTask, *, instance: str, try_number: int, n_failu
     except OverflowError:
         grown = longest
     least = max(ceil(grown), 1)
-    digest = sha1(f"{instance}#{try_number}".encode(), usedforsecurity=False).digest()
+    digest = sha1(f"{jitter_seed}#{try_number}".encode(), usedforsecurity=False).digest()
     delay = min(least + int.from_bytes(digest, "big") % least, longest)
     return timedelta(seconds=delay if task.max_retry_delay is None else min(delay, task.max_retry_delay))
 

@@ -24,9 +24,10 @@ from asynsched.queries.run_actions import (
     preview_clear,
     trigger_run,
 )
-from asynsched.queries.run_edits import Clear, MarkedAs, Trigger
+from asynsched.queries.run_edits import Clear, MarkedAs
 from asynsched.queries.runs import RunFilter, check_run_exists, get_run, list_runs
 from asynsched.queries.task_instances import task_instances_of
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.states import DagRunType
 from asynsched.store.runs.notes import LONGEST_NOTE
 from asynsched.store.runs.requests import ClearTasks
@@ -130,7 +131,8 @@ async def _trigger(call: Call, dag_id: str, body: TriggerDAGRunPostBody, run_typ
     has_interval = body.logical_date is not None and start is not None and end is not None
     wanted = Trigger(
         run_id=body.dag_run_id or None, logical_date=None if body.logical_date is None else utc(body.logical_date),
-        interval=DataInterval(utc(start), utc(end)) if has_interval and start and end else None, conf=body.conf or {},
+        has_logical_date=body.logical_date is not None, conf=body.conf or {},
+        interval=DataInterval(utc(start), utc(end)) if has_interval and start and end else None,
         note=body.note or "", partition_key=body.partition_key, run_type=run_type,
         run_after=None if body.run_after is None else utc(body.run_after),
     )  # fmt: skip

@@ -16,10 +16,11 @@ from asynsched.keys import DagRunKey, instance_name
 from asynsched.queries.dags import DagFilter, DagInfo, list_dags, pause_dag
 from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging
 from asynsched.queries.run_actions import cancel_run, clear_tasks, delete_run, mark_run, trigger_run
-from asynsched.queries.run_edits import Clear, Trigger, preview
+from asynsched.queries.run_edits import Clear, preview
 from asynsched.queries.runs import RunInfo, runs_of_rows
 from asynsched.queries.task_actions import Mark, mark_tasks
 from asynsched.queries.task_instances import TaskInstanceInfo, instances_of_rows
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.states import DagRunState
 from asynsched.store.runs.requests import (
     CancelRun,
@@ -190,7 +191,7 @@ def _dag_step(call: Call, do: str, dag: DagInfo) -> Step:
         effect = "waits until the DAG is unpaused" if dag.paused else "begins a run with the params' defaults"
 
         async def trigger() -> None:
-            await trigger_run(context, actor, dag.dag_id, Trigger(is_of_now=True))
+            await trigger_run(context, actor, dag.dag_id, Trigger())
 
         return Step(dag.dag_id, dag.dag_id, effect, "", trigger)
     is_same = dag.paused is (do == "pause")

@@ -15,8 +15,8 @@ from asynsched.authoring.params import Param
 from asynsched.errors import AsynschedError
 from asynsched.queries.paging import BadRequest
 from asynsched.queries.run_actions import trigger_run
-from asynsched.queries.run_edits import Trigger
 from asynsched.queries.runs import get_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.serialization.schema import SerializedDag, SerializedParam
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
@@ -81,9 +81,7 @@ async def create(call: Call, dag_id: str) -> Response:
         conf = {**_read_object(one(sent, "conf")), **values}
         date, start = (_read_instant(one(sent, name), zone) for name in ("logical_date", "run_after"))
         if not problem:
-            wanted = Trigger(
-                run_id=one(sent, "run_id") or None, logical_date=date, is_of_now=True, conf=conf, run_after=start
-            )
+            wanted = Trigger(run_id=one(sent, "run_id") or None, logical_date=date, conf=conf, run_after=start)
             run = await trigger_run(call.context, call.who.name, dag_id, wanted)
             return redirect(call, "dags", run.dag_id, "runs", run.run_id, said=f"{run.run_id} is queued.")
     except (AsynschedError, ValueError) as exc:

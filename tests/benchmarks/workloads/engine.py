@@ -15,6 +15,7 @@ from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.home import prepare_home
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database, open_direct
@@ -143,7 +144,8 @@ def create_runs(system: Ours, dag_id: str, n: int) -> list[DagRunKey]:
 def _create_runs(conn, dag_id: str, n: int) -> list[DagRunKey]:
     now = datetime.now(UTC)
     return [
-        create_manual_run(conn, dag_id, now=now, has_logical_date=False, run_id=f"{now:%s%f}-{k}") for k in range(n)
+        create_manual_run(conn, dag_id, Trigger(has_logical_date=False, run_id=f"{now:%s%f}-{k}"), now=now)
+        for k in range(n)
     ]
 
 

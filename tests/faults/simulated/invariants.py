@@ -292,7 +292,7 @@ def _left_on(site: Any, *, are_files_parsed: bool) -> Iterator[str]:
     services = site.scheduler.services
     if are_files_parsed and not services.dispatcher.is_idle:
         yield f"the parse dispatcher of {site.home.name} is not idle"
-    for service in (services.creator, services.evaluator, services.deadlines, services.callbacks):
+    for service in (services.creator, services.evaluator, services.deadline_watcher, services.callbacks):
         if not service.is_idle:
             yield f"the {service.name} of {site.home.name} is not idle"
     if site.keeper.live or site.keeper.ends:

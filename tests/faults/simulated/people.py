@@ -16,6 +16,7 @@ from asynsched.channels import RunCancelled
 from asynsched.errors import AsynschedError, InvalidTransition
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.store.dags.dags import set_paused
 from asynsched.store.runs.pools import set_pool
@@ -218,7 +219,10 @@ class People:
 
     def _trigger(self, dag_id: str, run_id: str) -> None:
         create = partial(
-            create_manual_run, dag_id=dag_id, now=self._world.clock.now(), run_id=run_id, has_logical_date=False
+            create_manual_run,
+            dag_id=dag_id,
+            wanted=Trigger(run_id=run_id, has_logical_date=False),
+            now=self._world.clock.now(),
         )
         self._change(f"trigger {dag_id} {run_id}", create, Hint("run", dag_id=dag_id, run_id=run_id))
 

@@ -35,7 +35,7 @@ class ServicesWithoutOthers(Services):
 
     @property
     def producers(self) -> tuple[Service, ...]:
-        parsing = (self.watcher, self.dispatcher) if isinstance(self.watcher, ScriptedWatcher) else ()
+        parsing = (self.file_watcher, self.dispatcher) if isinstance(self.file_watcher, ScriptedWatcher) else ()
         listeners = (part for part in self.listeners if isinstance(part, NotificationListener))
         return (*parsing, self.creator, *listeners)
 
@@ -61,7 +61,7 @@ class SimulatedScheduler(Scheduler):
             )
             parts["listeners"] = (listener,)
         if self.folder is not None:
-            parts["watcher"] = ScriptedWatcher(self.folder, base.channels, base.clock, PROCESS.get())
+            parts["file_watcher"] = ScriptedWatcher(self.folder, base.channels, base.clock, PROCESS.get())
         self.services = ServicesWithoutOthers(**parts)
         return self.services
 

@@ -10,6 +10,7 @@ from asynsched.channels import BackfillChanged, DagChanged, RunCreated, RunEdite
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.admission import A_FEW
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.store.runs.retention import Bound, old_runs
 from asynsched.store.schema import dag_run
 from tests.integration.size.counted import opened, serving
@@ -44,7 +45,7 @@ async def backlog(opened, folder, n: int):
             BashOperator(task_id="t", bash_command="true")
         await database.write(store_dag, dag, max_active_runs=1 if dag_id == "d" else 16)
     site = await serving(database, folder)
-    key = await database.write(create_manual_run, "d", now=NOON, run_id="first")
+    key = await database.write(create_manual_run, "d", Trigger(run_id="first"), now=NOON)
     [token] = await site.tick(RunCreated(key))
     await database.write(fill, n_runs=n, n_dags=0, dag_id="d", n_tasks=1)
     await database.write(let_wait, n)

@@ -5,6 +5,7 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator
 from asynsched.channels import RunCreated
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.store.schema import task_instance
 from tests.integration.size.counted import Cost, opened, serving
 from tests.support.runs import NOON
@@ -23,7 +24,7 @@ async def cost_of_a_stale_row(opened, folder, n: int) -> Cost:
     site = await serving(database, folder)
     tokens = []
     for number in range(n):
-        key = await database.write(create_manual_run, "d", now=NOON, run_id=f"r{number}")
+        key = await database.write(create_manual_run, "d", Trigger(run_id=f"r{number}"), now=NOON)
         tokens += await site.tick(RunCreated(key))
     assert len(site.evaluator.evaluation.runs) == n
     marked = sa.update(task_instance).where(task_instance.c.token == tokens[0]).values(state="skipped")

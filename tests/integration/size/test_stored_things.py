@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator, Param
 from asynsched.channels import RunCreated
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.store.schema import asset, import_error, variable
 from tests.integration.size.counted import Cost, opened, serving
 from tests.support.history import copy_rows, fill, look_at_sizes, named, numbers
@@ -47,7 +48,7 @@ async def cost_of_a_sweep(opened, folder, fill_in, n: int) -> Cost:
         BashOperator(task_id="t", bash_command="true")
     await database.write(store_dag, dag)
     site = await serving(database, folder)
-    key = await database.write(create_manual_run, "d", now=NOON, run_id="r")
+    key = await database.write(create_manual_run, "d", Trigger(run_id="r"), now=NOON)
     assert len(await site.tick(RunCreated(key))) == 1
     if fill_in is not None:
         await database.write(fill_in, n)

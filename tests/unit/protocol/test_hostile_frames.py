@@ -157,7 +157,7 @@ def test_the_end_that_a_try_reports_has_usable_dates_and_lengths(state, instants
         assert isinstance(message, Ended)
         ended = believable(message)
         assert ended.ended_at <= datetime.now(UTC)
-        after_try(TASK, ended, instance="i", try_number=1, max_tries=1, machine_kills=0, max_machine_kills=3)
+        after_try(TASK, ended, jitter_seed="i", try_number=1, max_tries=1, machine_kills=0, max_machine_kills=3)
         if ended.return_value:
             msgspec.json.decode(bytes(ended.return_value).decode())
             assert -1 <= (ended.result_length or 0) < 2**31

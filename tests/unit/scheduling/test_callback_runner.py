@@ -18,6 +18,7 @@ from asynsched.executors.requests import RequestAnswerer
 from asynsched.protocol.messages import Ended, Request
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.loading import VersionCache
 from asynsched.settings import CallbacksSettings, Settings
 from asynsched.store.database import Database
@@ -90,7 +91,7 @@ async def database():
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true")
     await database.write(store_dag, dag)
-    await database.write(create_manual_run, "d", now=NOON, run_id="r")
+    await database.write(create_manual_run, "d", Trigger(run_id="r"), now=NOON)
     yield database
     await database.close()
 

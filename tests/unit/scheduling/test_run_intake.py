@@ -8,6 +8,7 @@ from asynsched import DAG, BashOperator
 from asynsched.channels import Channels
 from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation.wanted_run import Trigger
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.loading import VersionCache
 from asynsched.scheduling.places import Places
@@ -61,7 +62,7 @@ async def interrupted_start(tmp_path, engine=None):
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true")
     await database.write(store_dag, dag, max_active_runs=2)
-    key = await database.write(create_manual_run, "d", now=NOON)
+    key = await database.write(create_manual_run, "d", Trigger(), now=NOON)
     await intake.take_created([key], NOON)
     database.away.add("read_versions")
     with pytest.raises(StoreUnavailable):

@@ -184,6 +184,16 @@ def test_a_run_whose_tasks_ended_in_time_succeeds_when_processes_end_late():
     assert run.state == "success"
 
 
+def test_a_run_that_is_kept_open_outlasts_the_processes_it_waited_for():
+    engine, run = timed(NOON)
+    engine.tries.keep_open(run)
+    engine.tries.make_wait(run, ["marked"], NOON)
+    for token in (run.instance("a").token, "marked"):
+        engine.try_ended(Ended(token, "success", NOON, NOON), NOON)
+    assert run.state == "running"
+    assert engine.drop_run(run.key, NOON) == [], "no try is left to end"
+
+
 def test_no_timer_keeps_an_ended_run_in_memory():
     engine, run = timed(NOON)
     engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON), NOON)

@@ -151,7 +151,7 @@ async def test_an_event_of_a_watcher_whose_code_has_changed_counts_from_its_old_
         arguments = {"outcomes": [{"id": name, "kind": kind, "event_id": event_id}]}
         told.append(asyncio.create_task(bench.triggerer.answer(Request(token, 1, "trigger_outcomes", arguments))))
     await asyncio.sleep(1)
-    passed_on = [message.outcome.event_id for message in bench.channels.watchers.take()]
+    passed_on = [message.outcome.event_id for message in bench.channels.asset_watchers.take()]
     assert passed_on == ["e1", "e2"], "an error of the old code says nothing of the new code"
     assert [each.done() for each in told] == [False, False, True]
     for stored, are_answered in [("e2", [False, True, True]), ("e1", [True, True, True])]:
@@ -167,7 +167,7 @@ async def test_a_host_reports_nothing_for_triggers_that_it_was_never_given(bench
     outcomes = [{"id": name, "kind": "event", "event_id": "e"} for name in ("t1", watcher_id(7), "watcher-x")]
     await bench.triggerer.answer(Request(other, 1, "trigger_outcomes", {"outcomes": outcomes}))
     assert bench.fired() == []
-    assert not bench.channels.watchers.take()
+    assert not bench.channels.asset_watchers.take()
 
 
 @virtual
