@@ -687,8 +687,9 @@ class Agent:
             await run_sync(self._folder.remove, token)
         if self._executor is not None:
             await self._executor.acknowledge([token])
-        if (rest := await run_sync(partial(held.log.remove, is_wanted=is_log_wanted))) is not None:
-            log.warning("log.incomplete", **_names(held.ticket), whole_log=str(rest))
+        # A callback that has begun again, while this attempt had not ended yet, writes the same log.
+        if all(one is held or one.log.path != held.log.path for one in self._tries.values()):
+            await self._remove_log(held, is_wanted=is_log_wanted)
         self._bundles.release(token)
         text = f"{ended.state}: {ended.reason}" if ended.reason else ended.state
         held.outcome = Outcome("failed" if ended.state == "failed" else "done", text)
@@ -705,6 +706,10 @@ class Agent:
         except OSError as exc:  # its task may have put another thing in its place
             log.warning("log.unreadable", **_names(held.ticket), error=str(exc))
         return True
+
+    async def _remove_log(self, held: _Try, *, is_wanted: bool) -> None:
+        if (rest := await run_sync(partial(held.log.remove, is_wanted=is_wanted))) is not None:
+            log.warning("log.incomplete", **_names(held.ticket), whole_log=str(rest))
 
     async def _send(self, held: _Try, event: TryEvent, started: Started | None = None) -> bool:
         """Report an event until it is stored, or the try is over for the schedulers. False: they cannot read it."""

@@ -15,14 +15,16 @@ class LogSender:
     """Sends the log of one try, a file below `folder` that the keeper appends to.
 
     Args:
+        path: Its path there.
         start: The byte of the file at which the try's own log begins.
     """
 
     def __init__(self, schedulers: Schedulers, ticket: Ticket, folder: Path, path: str, start: int) -> None:
         self._schedulers = schedulers
         self._ticket = ticket
-        self._file = folder / path
+        self.path = path
         self.start = start
+        self._file = folder / path
         self._n_stored = 0
         self._lock = anyio.Lock()
 

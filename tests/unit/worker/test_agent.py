@@ -99,6 +99,7 @@ class Site:
         refusals: The tokens whose tries the schedulers no longer wait for, so that they renew none of them.
         has_taken: Whether they take reports of those tries.
         lease_seconds: How long they renew leases, by token; by default as the terms say.
+        log_path: Of all tries; by default, each has its own.
         grows: Whether the log of the try `one` gets longer as fast as they take it.
         away: A host that refuses connections.
         void: The secret of tickets in whose place schedulers have given out others.
@@ -111,7 +112,7 @@ class Site:
         self.reports, self.executors, self.lease_seconds = [], [], {}
         self.has_taken, self.grows, self.home, self.n_log_parts = True, True, folder, Counter()
         self.mute, self.unanswered, self.speaks_again = "", set(), anyio.Event()
-        self.away, self.void, self.n_refused_connections = "", "", 0
+        self.away, self.void, self.n_refused_connections, self.log_path = "", "", 0, ""
 
         def make(context, options):
             self.executors.append(KeptExecutor(context, options))
@@ -139,7 +140,8 @@ class Site:
         if kind == "claim" and msgspec.json.decode(request.content, type=Claim).proof.secret == self.void:
             return httpx.Response(409, json={"detail": "it is void"}, headers={ERROR_HEADER: "TicketRefused"})
         if kind == "claim":
-            answer = Claimed(launch_of(msgspec.json.decode(request.content, type=Claim).proof.token), self.terms)
+            launch = launch_of(msgspec.json.decode(request.content, type=Claim).proof.token)
+            answer = Claimed(replace(launch, log_path=self.log_path or launch.log_path), self.terms)
         elif kind == "renew":
             proofs = msgspec.json.decode(request.content, type=Renew).proofs
             usual = self.terms.lease_seconds
@@ -374,6 +376,23 @@ async def test_a_try_whose_end_nobody_takes_frees_its_slot_after_its_lease(tmp_p
         site.away = ""
     assert outcomes == [Outcome("failed", "failed: no scheduler takes its end")]
     assert len(site.ended("one")) == 1, "it is told once they are back"
+
+
+async def test_a_log_that_two_attempts_write_stays_until_both_have_ended(tmp_path, monkeypatch):
+    site = Site(tmp_path, monkeypatch)
+    site.grows, site.log_path = False, "called.log"
+    log = tmp_path / LOGS / site.log_path
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        tries.start_soon(site.agent.work, ticket_of("two"))
+        await eventually(lambda: site.executors and len(site.executor.launched) == 1, "it has begun")
+        async with anyio.create_task_group() as first:
+            first.start_soon(site.agent.work, ticket_of("one"))
+            await eventually(lambda: len(site.executor.launched) == 2, "so has the other one")
+            log.write_bytes(b"said\n")
+            site.executor.end("one", "", "task")
+        assert log.read_bytes() == b"said\n"
+        site.executor.end("two", "", "task")
+    assert not log.exists()
 
 
 async def test_a_log_that_grows_as_fast_as_it_is_sent_does_not_hold_up_others(tmp_path, monkeypatch):
