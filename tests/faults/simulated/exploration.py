@@ -1,10 +1,12 @@
 """Explores one seed: schedulers, their keepers, faults, and the actions of people meanwhile."""
 
 import asyncio
+import shutil
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache, partial
+from multiprocessing.util import Finalize
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -303,12 +305,9 @@ def explore(seed: int, conditions: Conditions = AS_THE_SEED_SAYS) -> tuple[BaseE
 def _homes() -> Path:
     # In memory where that can be had: each start of a scheduler writes some small files.
     memory = Path("/dev/shm")
-    folder = tempfile.TemporaryDirectory(prefix="asynsched-simulated-", dir=memory if memory.is_dir() else None)
-    _kept.append(folder)
-    return Path(folder.name)
-
-
-_kept: list[Any] = []
+    folder = Path(tempfile.mkdtemp(prefix="asynsched-simulated-", dir=memory if memory.is_dir() else None))
+    Finalize(None, shutil.rmtree, (folder,), exitpriority=0)  # runs in the processes of a pool, too
+    return folder
 
 
 @cache
