@@ -13,6 +13,8 @@ from sandbox.supervision.zygote_handle import ZygoteBusy, Zygotes
 from sandbox.template import Born, Forked, Loaded
 
 MIB = 1024**2
+FIRST_PROCESS = 2**22 - 100_000
+"""The last numbers that Linux gives: this process has none of them, and no other one with any likelihood."""
 ZYGOTE = 1_000_000
 """Its process, where a test has it end."""
 IMPORT_TIMEOUT = 0.3
@@ -22,7 +24,7 @@ CODE = CodeVersion("a", "/dags", (SourceRef("a", "a", "a"),), is_plain=True)
 class Template(TemplateHandle):
     """The keeper's view of a template. The test gives the process's messages."""
 
-    pids = count(1)
+    pids = count(FIRST_PROCESS)
 
     def __init__(self, pool, reactor, zygote, code, **options):
         super().__init__(pool, reactor, zygote, code, **options)
