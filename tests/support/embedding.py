@@ -8,6 +8,7 @@ from typing import Any
 import psutil
 
 from asynsched.settings import Settings
+from tests.support.up import UNSYNCED
 
 HANGS = "HANGS"
 """Environment variable that names the file into which a task that hangs writes its process id."""
@@ -38,7 +39,8 @@ class Program:
 
     def options(self, **settings: Any) -> dict[str, Any]:
         """Return the arguments of its Scheduler."""
-        return {"dags": self.dags, "settings": Settings(**{"home": str(self.home), "shutdown_grace": 0.2} | settings)}
+        own = {"home": str(self.home), "shutdown_grace": 0.2, "sqlite_synchronous": UNSYNCED}
+        return {"dags": self.dags, "settings": Settings(**own | settings)}
 
     def hanging_pid(self) -> int:
         """Return the process id of the task that hangs, 0 before there is one."""

@@ -40,6 +40,10 @@ class Finished:
         return json.loads(self.stdout)
 
 
+UNSYNCED = "normal"
+"""Of SQLite: only a power cut can tell, and tests of power cuts say otherwise."""
+
+
 @dataclass
 class Site:
     """A DAG folder, a home and a database: one installation of asynsched.
@@ -75,6 +79,7 @@ class Site:
         fixed = {"ASYNSCHED_HOME": str(self.home), MARK: self.mark, "NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
         # Tests of the page set an address of their own.
         fixed["ASYNSCHED_WEB__LISTEN"] = "off"
+        fixed["ASYNSCHED_SQLITE_SYNCHRONOUS"] = UNSYNCED
         return inherited | database | fixed | self.env
 
     def write(self, name: str, text: str) -> Path:
