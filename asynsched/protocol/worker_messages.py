@@ -55,6 +55,15 @@ class Ticket(Struct, frozen=True, omit_defaults=True):
     stays_warm: bool = False
     callback: str = ""
 
+    @classmethod
+    def of(cls, launch: Launch, secret: str, addresses: tuple[str, ...] = ()) -> "Ticket":
+        """Return a ticket for a launch."""
+        run = launch.run
+        return cls(
+            launch.token, secret, addresses, run.dag_id, run.run_id, launch.task_id, launch.map_index,
+            launch.try_number, VERSION, callback=launch.callback.get("event", ""),
+        )  # fmt: skip
+
     @property
     def proof(self) -> Proof:
         return Proof(self.token, self.secret)

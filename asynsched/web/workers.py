@@ -158,10 +158,11 @@ class WorkerApi:
         if any(event.token != report.proof.token for event in _events_of(report)):
             raise Invalid(("body", "event"), "it is of another try")
         is_last = report.stays_warm and isinstance(report.event, Ended)
-        last = _ticket(await self._database.read_at_once(find_ticket, report.proof), report.proof) if is_last else None
+        last = _launch(await self._database.read_at_once(find_ticket, report.proof)) if is_last else None
         is_news = await self._database.write(_store_report, report)
         if last is not None:
-            self._desk.warm.stay(last)  # before the scheduler hears of the end, and submits what waits for it
+            # Before the scheduler hears of the end, and submits what waits for it.
+            self._desk.warm.stay(Ticket.of(last, report.proof.secret))
         if is_news:
             self._desk.tell()
 
@@ -243,14 +244,6 @@ def _store_report(conn: Connection, report: Report) -> bool:
 
 def _events_of(report: Report) -> tuple[Started | Ended, ...]:
     return (report.event,) if report.started is None else (report.started, report.event)
-
-
-def _ticket(found: TicketRow, proof: Proof) -> Ticket:
-    launch = _launch(found)
-    callback = launch.callback.get("event", "")
-    return Ticket(
-        proof.token, proof.secret, (), launch.run.dag_id, launch.run.run_id, launch.task_id, callback=callback
-    )  # fmt: skip
 
 
 def _launch(found: TicketRow) -> Launch:

@@ -495,6 +495,25 @@ def test_a_view_stays_as_it_is_while_its_address_gives_something_else(pages: Pag
     expect(page.locator("#not-live")).to_be_hidden()
 
 
+ORDER = """
+window.order = [];
+const listen = document.addEventListener.bind(document);
+document.addEventListener = (name, ...rest) => {
+  if (name === "htmx:before:swap") window.order.push("the page listens");
+  listen(name, ...rest);
+};
+let served;
+Object.defineProperty(window, "htmx", { get: () => served, set: (value) => { window.order.push("htmx"); served = value; } });
+"""
+
+
+def test_the_page_listens_before_htmx_can_swap_anything(pages: Pages) -> None:
+    page = pages.open("/preferences")
+    page.add_init_script(ORDER)
+    page.goto(of_run("talks", "tasks", "long"))
+    assert page.evaluate("window.order") == ["the page listens", "htmx"]
+
+
 def test_a_part_that_cannot_be_fetched_leaves_what_is_there(pages: Pages) -> None:
     page = pages.open("/preferences")
     page.route("**/why*", lambda route: route.fulfill(status=404, body="of a proxy"))

@@ -116,6 +116,13 @@ def test_executors_that_cannot_be_together_are_refused(names, message):
         executor_factory(names)
 
 
+async def test_callbacks_may_run_on_the_only_executor_by_its_own_name(program):
+    program.write(DAG_FILE)
+    options = program.options(executor=NARROW, callbacks=CallbacksSettings(executor="narrow"))
+    async with Scheduler(**options) as scheduler:
+        assert scheduler.running().is_nothing
+
+
 @pytest.mark.parametrize(("executor", "known"), [("local", "local"), (f"local,{NARROW}", "local, narrow")])
 async def test_callbacks_on_an_executor_that_there_is_not_are_refused(executor, known, tmp_path):
     (tmp_path / "dags").mkdir()

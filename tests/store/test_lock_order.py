@@ -10,9 +10,11 @@ import asyncpg
 import msgspec
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from asynsched import DAG, EmptyOperator
 from asynsched.errors import StoreError
+from asynsched.executors.tokens import new_callback_token
 from asynsched.keys import DagRunKey
 from asynsched.lease.held_lease import register
 from asynsched.scheduling.creation.backfills import cancel_backfill
@@ -29,8 +31,10 @@ from asynsched.store.runs.queue import give_back_run, take_over_runs
 from asynsched.store.runs.transitions import Batch, ExpandedWrite, RunWrite, Stale, TaskWrite, apply, apply_at_once
 from asynsched.store.runs.xcoms import get_xcoms, put_xcom_of_try
 from asynsched.store.schedulers import remove_scheduler
-from asynsched.store.schema import DagVersionRow, XComRow, task_instance
+from asynsched.store.schema import CallbackRequest, DagVersionRow, XComRow, callback_request, task_instance
+from asynsched.store.tickets import add_tickets
 from tests.store.test_runs import NOW, new_run, task
+from tests.store.test_tickets import launch_of
 
 RUNS = (1, 2, 3)
 NAMES = "abcdef"
@@ -237,6 +241,29 @@ async def test_runs_of_a_cancelled_backfill_are_locked_by_their_ids(opened):
         assert not cancelled.done(), "it waits for the run"
         await holder.execute("SELECT 1 FROM dag_run WHERE id = 3 FOR NO KEY UPDATE NOWAIT")
     assert (cancelled.result().cancelled_at, cancelled.result().n_failed) == (NOW, 3)
+
+
+async def test_a_callbacks_run_is_locked_before_it_when_its_ticket_is_added(opened):
+    database, holder = opened
+    launch = replace(launch_of(new_callback_token()), callback={"event": "on_failure"})
+    add = partial(add_tickets, digests={launch.token: "digest"}, executor="far", owner="me", epoch=2, now=NOW)
+
+    def begin(conn: sa.Connection) -> None:
+        request = CallbackRequest(
+            id=1, dag_run_id=2, event="on_failure", state="running", token=launch.token, created_at=NOW,
+            scheduler_id="me",
+        )  # fmt: skip
+        conn.execute(callback_request.insert(), msgspec.structs.asdict(request))
+
+    await database.write(begin)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks, holder.transaction():
+        await holder.execute("SELECT 1 FROM dag_run WHERE id = 2 FOR UPDATE")  # as its deletion does
+        added = tasks.create_task(database.write(add, [launch]))
+        while not added.done() and not await holder.fetchval(WAITS_FOR_US):
+            pass
+        assert not added.done(), "it waits for the run"
+        await holder.execute("SELECT 1 FROM callback_request FOR UPDATE NOWAIT")
+    assert added.result().own == {launch.token}
 
 
 async def test_what_an_old_try_pushes_while_its_task_is_cleared_is_refused(opened):

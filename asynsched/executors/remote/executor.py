@@ -26,7 +26,7 @@ from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Reje
 from asynsched.executors.remote.verdicts import GivenUp, Seen, verdict
 from asynsched.loggers import get_logger
 from asynsched.protocol.messages import Ended, Launch, Started
-from asynsched.protocol.worker_messages import VERSION, Ticket
+from asynsched.protocol.worker_messages import Ticket
 from asynsched.slices import Slices
 from asynsched.store.schema import TicketRow
 from asynsched.store.tickets import (
@@ -454,7 +454,7 @@ class RemoteExecutor(Executor):
 
         The worker of a try that is to end may not know that yet.
         """
-        first: dict[tuple[str, str, str, int, str], str] = {}
+        first: dict[object, str] = {}
         for token, one in self._tries.items():
             first.setdefault(_instance_of(one.launch), token)
         found = [self._tries[token] for token in self._new if first[_instance_of(self._tries[token].launch)] == token]
@@ -479,7 +479,7 @@ class RemoteExecutor(Executor):
         return answers
 
     def _put_behind(self, one: _Try, said: str) -> None:
-        """Let other jobs, which the engine may take, go before one that it has not taken."""
+        """Put a job that the engine has not taken behind the others."""
         if self._is_new(one):
             token = one.launch.token
             self._new[token] = self._new.pop(token)
@@ -551,10 +551,7 @@ class RemoteExecutor(Executor):
 
     def _job(self, one: _Try) -> Job:
         launch = one.launch
-        ticket = Ticket(
-            launch.token, one.secret, self._settings.workers.addresses, launch.run.dag_id, launch.run.run_id,
-            launch.task_id, launch.map_index, launch.try_number, VERSION, callback=launch.callback.get("event", ""),
-        )  # fmt: skip
+        ticket = Ticket.of(launch, one.secret, self._settings.workers.addresses)
         return Job(
             ticket, launch.queue, launch.priority_weight, launch.pool, launch.executor_config, one.former_digest
         )  # fmt: skip
@@ -679,7 +676,8 @@ def _drop(pending: dict[str, str], stored: Mapping[str, str]) -> None:
             del pending[token]
 
 
-def _instance_of(launch: Launch) -> tuple[str, str, str, int, str]:
+def _instance_of(launch: Launch) -> object:
     """Return the key that the tries of a task instance share, and the callbacks that write the same log."""
-    own = launch.log_path if launch.callback else ""
-    return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index, own
+    if launch.callback:
+        return launch.log_path
+    return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index

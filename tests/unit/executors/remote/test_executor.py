@@ -10,6 +10,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from asynsched import slices
@@ -20,12 +21,13 @@ from asynsched.executors.remote import executor as executor_module
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.executors.remote.verdicts import GivenUp, Seen
+from asynsched.executors.tokens import new_callback_token
 from asynsched.protocol.messages import Ended, Started
 from asynsched.settings import Settings, WorkersSettings
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.transitions import Batch, apply
-from asynsched.store.schema import TicketRow, dag_run, ticket
+from asynsched.store.schema import CallbackRequest, TicketRow, callback_request, dag_run, ticket
 from asynsched.store.tickets import (
     CLAIMED,
     claim_ticket,
@@ -185,6 +187,26 @@ def job_of(executor: RemoteExecutor, token: str) -> Job:
 
 async def states(database) -> list[str]:
     return list(await database.read(lambda conn: conn.scalars(sa.select(ticket.c.state)).all()))
+
+
+async def test_two_callbacks_that_write_one_log_run_one_after_the_other(far):
+    launches = [replace(launch_of(new_callback_token()), callback={"event": "on_failure"}) for _ in range(3)]
+    first, second, other = replace(launches[0], log_path="same"), replace(launches[1], log_path="same"), launches[2]
+
+    def begin(conn: sa.Connection) -> None:
+        for number, launch in enumerate((first, second, other)):
+            request = CallbackRequest(
+                id=number + 1, dag_run_id=1, task_id=str(number), event="on_failure", state="running",
+                token=launch.token, created_at=NOW, scheduler_id="me",
+            )  # fmt: skip
+            conn.execute(callback_request.insert(), msgspec.structs.asdict(request))
+
+    await far.database.write(begin)
+    await far.executor.launch([first, second, other])
+    await eventually(lambda: len(far.engine.jobs) == 2, "two are submitted")
+    assert far.engine.tokens == [first.token, other.token]
+    await far.executor.kill(first.token, "it takes too long")
+    await eventually(lambda: len(far.engine.jobs) == 3, "the first has ended")
 
 
 async def test_a_try_whose_ticket_is_just_being_stored_is_kept_by_a_stop(far):
