@@ -12,7 +12,7 @@ from msgspec import Struct
 from asynsched.channels import Channels
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError
-from asynsched.executors.base import Executor, ExecutorContext
+from asynsched.executors.base import Adopt, Executor, ExecutorContext, adopt_none
 from asynsched.executors.client import ExecutorClient
 from asynsched.executors.log_archive import LogArchive
 from asynsched.executors.names import executor_called
@@ -282,7 +282,9 @@ def assemble(
         tell_executor=executor.renew_lease, availability=availability, on_lost=on_lease_lost,
     )  # fmt: skip
     versions = VersionCache(database, settings.home_path / SOURCES, settings.dags_path, in_thread=base.in_threads)
-    evaluator = make_evaluator(base, versions, executor.parallelism, executor.capacities, held_lease.has_peers)
+    evaluator = make_evaluator(
+        base, versions, executor.parallelism, executor.capacities, held_lease.has_peers, executor.adopt
+    )
     vitals = Vitals(clock, scheduler_id, settings.monitor.longest_step)
     shared = (settings, channels, database, clock)
     services = Services(
@@ -394,7 +396,6 @@ def _connect(services: Services, base: Foundation, availability: Availability) -
     """Give all services the objects that they share, some services each other, and health the pulses of all."""
     vitals, thread = services.vitals, services.held_lease.thread
     services.executor_client.answer_host = services.triggerer.answer
-    services.evaluator.adopt_tries_by(services.executor.adopt)
     if base.database.is_shared:
         services.run_waiters.look_into(base.database)
     for service in (*services.producers, *services.consumers):
@@ -413,12 +414,14 @@ def make_evaluator(
     parallelism: int,
     executors: Mapping[str, int],
     has_peers: Callable[[], bool],
+    adopt: Adopt = adopt_none,
 ) -> DependencyEvaluator:
     """Return an evaluator without runs.
 
     Args:
         parallelism: How many tasks may run at once.
         executors: How many of them each of several executors runs, by the names that tasks give.
+        adopt: Takes over the tries of runs that another scheduler has left: see `Executor.adopt`.
     """
     settings = base.settings
     evaluation = Evaluation(
@@ -437,7 +440,7 @@ def make_evaluator(
         owner=(base.lease.scheduler_id, base.lease.epoch),
         has_peers=has_peers,
     )
-    return DependencyEvaluator(settings, base.clock, intake)
+    return DependencyEvaluator(settings, base.clock, intake, adopt)
 
 
 def name_gauges(metrics: Metrics, services: Services) -> None:

@@ -75,6 +75,15 @@ class Held:
         return Held((self.starting | other.starting) - ended, (self.running | other.running) - ended, ended)
 
 
+Adopt = Callable[[Sequence[int]], Awaitable[Held]]
+"""The type of `Executor.adopt`."""
+
+
+async def adopt_none(_: Sequence[int]) -> Held:
+    """Take over no tries: those of this executor end with their scheduler."""
+    return Held()
+
+
 class Executor(ABC):
     """Runs tries. Every method is called from one task; none may block the event loop.
 

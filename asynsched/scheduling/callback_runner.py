@@ -4,7 +4,7 @@ They are durable rows. Each runs in a process of its own, at least once.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from asynsched.channels import NO_RUN, CallbackRequested, Channels, TaskReady, TriesStored, TryReported, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.errors import DagError, NotFound
-from asynsched.executors.base import Held
+from asynsched.executors.base import Adopt, Held
 from asynsched.executors.tokens import is_callback_token, new_callback_token
 from asynsched.loggers import get_logger
 from asynsched.protocol.messages import Ended, Launch
@@ -36,7 +36,7 @@ class CallbackRunner(Service):
     """Launches callbacks, and stores their ends.
 
     Args:
-        adopt: Takes over what other schedulers have left of runs, by their row ids: see `Executor.adopt`.
+        adopt: Takes over the tickets that other schedulers have left.
     """
 
     name = "callback runner"
@@ -50,7 +50,7 @@ class CallbackRunner(Service):
         *,
         versions: VersionCache,
         scheduler_id: str,
-        adopt: Callable[[Sequence[int]], Awaitable[Held]],
+        adopt: Adopt,
     ) -> None:
         super().__init__(clock)
         self._scheduler_id = scheduler_id
@@ -128,7 +128,7 @@ class CallbackRunner(Service):
             self.wake()
 
     async def _begin(self, request: Callback) -> None:
-        if self._is_stopping or await self._goes_on(request):
+        if self._is_stopping or await self._take_over(request):
             return
         if request.attempts >= self._settings.attempts:
             await self._give_up(request, f"it was begun {request.attempts} times and never ended")
@@ -158,8 +158,11 @@ class CallbackRunner(Service):
             return
         self._channels.ready.put_nowait(TaskReady(_run_of(request), launch))
 
-    async def _goes_on(self, request: Callback) -> bool:
-        """Whether an attempt that another scheduler has begun, on another machine, is this one's now, or a third's."""
+    async def _take_over(self, request: Callback) -> bool:
+        """Go on with an attempt on another machine whose scheduler is gone, unless a third one does.
+
+        Returns False if there is no such attempt: the callback begins again.
+        """
         if isinstance(request, ListenerCall) or request.token is None:
             return False
         # If it is this one's already, the database may have gone away just after that was stored.

@@ -1,6 +1,5 @@
 """The dependency evaluator: turns events into stored state changes, and those into launches."""
 
-from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 import anyio
@@ -24,7 +23,7 @@ from asynsched.channels import (
 )
 from asynsched.clock import Clock
 from asynsched.errors import InvalidTransition
-from asynsched.executors.base import Held
+from asynsched.executors.base import Adopt, Held
 from asynsched.protocol.messages import Ended, Started
 from asynsched.scheduling.announcements import Announcer, RunMetrics, TryLog
 from asynsched.scheduling.deciding import decide_all
@@ -56,7 +55,7 @@ class DependencyEvaluator(Service):
 
     name = "evaluator"
 
-    def __init__(self, settings: Settings, clock: Clock, intake: RunIntake) -> None:
+    def __init__(self, settings: Settings, clock: Clock, intake: RunIntake, adopt: Adopt) -> None:
         super().__init__(clock)
         self.interval = timedelta(seconds=settings.sweep_interval)
         self._channels = channels = intake.channels
@@ -70,7 +69,7 @@ class DependencyEvaluator(Service):
         self._try_log = TryLog(tells_all=settings.log.level == "debug")
         self._announcer = Announcer(channels, evaluation.ready.obstacle, settings.max_map_length, clock.boot())
         kill_time = timedelta(seconds=settings.lease.kill_time)
-        self._transfers = RunTransfers(intake, self._announcer, self._store, kill_time)
+        self._transfers = RunTransfers(intake, self._announcer, self._store, kill_time, adopt)
         self._news: list[RunNews | LimitNews] = []
         self._is_stopping = False
         self._are_slots_freed = False
@@ -106,10 +105,6 @@ class DependencyEvaluator(Service):
     def are_reports_stored(self) -> bool:
         """Whether all reports are stored."""
         return self._pending.is_empty and not self._channels.reports.qsize() and not self.evaluation.has_undecided
-
-    def adopt_tries_by(self, adopt: Callable[[Sequence[int]], Awaitable[Held]]) -> None:
-        """Take over the tries of other schedulers' runs by this function, `Executor.adopt`."""
-        self._transfers.adopt_tries = adopt
 
     def stop_granting(self) -> None:
         """Start no task from now on, and store every change without delay: the scheduler is stopping."""

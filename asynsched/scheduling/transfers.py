@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from asynsched.bell import Hint
 from asynsched.channels import TryReported
 from asynsched.errors import AsynschedError, DagError, NotFound, StoreUnavailable
-from asynsched.executors.base import Held
+from asynsched.executors.base import Adopt, Held
 from asynsched.keys import DagRunKey
 from asynsched.loggers import get_logger
 from asynsched.protocol.messages import Ended
@@ -40,10 +40,7 @@ class RunTransfers:
     Args:
         store: Stores the decisions made until now.
         kill_time: How long a try may take to end once it was told to.
-
-    Attributes:
-        adopt_tries: Takes over the tries of runs that another scheduler has left, by the runs' row ids: see
-            `Executor.adopt`.
+        adopt: Takes over the tries of runs that another scheduler has left.
     """
 
     def __init__(
@@ -52,6 +49,7 @@ class RunTransfers:
         announcer: Announcer,
         store: Callable[[], Awaitable[None]],
         kill_time: timedelta,
+        adopt: Adopt,
     ) -> None:
         self._intake = intake
         self._database = intake.database
@@ -65,7 +63,7 @@ class RunTransfers:
         self._kill_time = kill_time
         self._ending: set[DagRunKey] = set()
         """Runs that a request is to end: their requests are due once the run has ended, or was taken up again."""
-        self.adopt_tries: Callable[[Sequence[int]], Awaitable[Held]] = _adopt_none
+        self._adopt_tries = adopt
         self._requests_are_due = True
         self._may_be_orphans = False
         self._is_unanswered = False
@@ -118,7 +116,7 @@ class RunTransfers:
         if not rows:
             return False
         dag_ids = {row.dag_id for row in rows}
-        adopted = await self.adopt_tries([row.id for row in rows])
+        adopted = await self._adopt_tries([row.id for row in rows])
         self._evaluation.tries.strays |= adopted.starting | adopted.running
         held = held.joined(adopted)
         wanted = await self._requests_of([row.id for row in rows])
@@ -417,10 +415,6 @@ class RunTransfers:
             if is_done:
                 log.info("run.edited", **about)
         self._ending.discard(wanted.run)
-
-
-async def _adopt_none(_: Sequence[int]) -> Held:
-    return Held()
 
 
 def _stop_of(wanted: OpenRequest) -> RunStop | None:

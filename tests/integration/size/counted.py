@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 import sqlalchemy as sa
@@ -13,7 +12,7 @@ import sqlalchemy as sa
 from asynsched.assembly import Foundation, make_evaluator
 from asynsched.channels import Channels, LimitNews, TaskReady, TryReported
 from asynsched.clock import VirtualClock
-from asynsched.executors.base import Held
+from asynsched.executors.base import Held, adopt_none
 from asynsched.lease.expiry import Lease
 from asynsched.lease.takeover import PeerWatch
 from asynsched.protocol.messages import Ended
@@ -150,7 +149,7 @@ class Site:
         self.creator = DagRunCreator(settings=settings, **shared)
         self.others = (
             CallbackRunner(
-                settings=settings, versions=versions, scheduler_id="me", adopt=AsyncMock(return_value=Held()), **shared
+                settings=settings, versions=versions, scheduler_id="me", adopt=adopt_none, **shared
             ),
             DeadlineWatcher(
                 settings=settings, lease_epoch=epoch, reports_stored=self.evaluator.reports_stored, **shared
