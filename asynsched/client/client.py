@@ -312,7 +312,7 @@ class Client:
         if self._context.until_known is not None:
             await self._context.until_known(dag_id)
         wanted = Trigger(
-            run_id=run_id, logical_date=logical_date, has_logical_date=has_logical_date or logical_date is not None,
+            run_id=run_id, logical_date=logical_date, has_logical_date=has_logical_date,
             conf=conf or {}, partition_key=partition_key, note=note, run_after=run_after,
         )  # fmt: skip
         return (await run_actions.trigger_run(self._context, self._actor, dag_id, wanted)).key

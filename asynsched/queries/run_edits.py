@@ -51,10 +51,9 @@ def store_trigger(
     """
     from asynsched.scheduling.creation.triggering import create_manual_run  # other commands need not load it
 
-    reason = f"{actor} triggered it"
-    key = create_manual_run(conn, dag_id, wanted, now=now, answers=answers, checked=checked, reason=reason)
-    if wanted.note:
-        _note(conn, find_run(conn, key), wanted.note, actor, now)
+    key = create_manual_run(
+        conn, dag_id, wanted, now=now, answers=answers, checked=checked, author=actor, reason=f"{actor} triggered it"
+    )
     return Act(get_run(conn, *key), "dag.trigger", Hint("run", *key))
 
 
@@ -108,7 +107,7 @@ def store_clear(conn: Connection, key: DagRunKey, wanted: Clear, actor: str, now
 
 def store_run_note(conn: Connection, key: DagRunKey, text: str, actor: str, now: datetime) -> Act[None]:
     """Note something about a run, in place of an earlier note; an empty text removes it. Raises NotFound."""
-    _note(conn, find_run(conn, key), text, actor, now)
+    put_note(conn, NoteRow(dag_run_id=find_run(conn, key).id, text=text, actor=actor, updated_at=now))
     # The hint names the run for the audit; a scheduler finds nothing changed.
     return Act(None, "run.note", Hint("edit", *key))
 
@@ -121,10 +120,6 @@ def store_task_note(conn: Connection, key: TaskInstanceKey, text: str, actor: st
     run = find_run(conn, key.run)
     note_tasks(conn, run.id, [(key.task_id, key.map_index)], text, actor=actor, now=now)
     return Act(None, "task.note", Hint("edit", *key.run), key.task_id, {"map_index": key.map_index})
-
-
-def _note(conn: Connection, run: DagRunRow, text: str, actor: str, now: datetime) -> None:
-    put_note(conn, NoteRow(dag_run_id=run.id, text=text, actor=actor, updated_at=now))
 
 
 def preview(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> tuple[ChangedTask, ...]:

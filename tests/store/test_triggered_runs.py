@@ -44,6 +44,8 @@ async def test_runs_triggered_at_one_instant_differ_by_a_number_and_a_microsecon
         assert await database.write(trigger) == (run_id, NOW + timedelta(microseconds=number))
     for number in (4, 5):
         assert await database.write(trigger, has_logical_date=False) == (f"{name}_{number}", None)
+    dated = {"logical_date": EARLIER, "has_logical_date": False}
+    assert await database.write(trigger, run_id="dated", **dated) == ("dated", EARLIER), "a given date counts"
     assert await database.write(trigger, run_id="mine") == ("mine", NOW + timedelta(microseconds=3))
 
 

@@ -66,7 +66,7 @@ class ManualRuns:
     async def create(
         self, dag_id: str, wanted: Trigger, *, actor: str, author: str = "", reason: str = BY_SOMEBODY
     ) -> DagRunKey:
-        """Create a run with its note, and record the actor in the audit log. Raises as `create_manual_run` does.
+        """Create a run, and record the actor in the audit log. Raises as `create_manual_run` does.
 
         Args:
             author: Of the note, if there is one.
@@ -76,16 +76,14 @@ class ManualRuns:
         answers = await self.ask(dag_id, wanted.date(now) or now, wanted.question(now))
         checked = await check_conf(self.database, dag_id, wanted.conf)
         return await self.database.write(
-            _create_for, actor, author, dag_id, wanted, now=now, answers=answers, checked=checked, reason=reason
+            _create_for, actor, dag_id, wanted, now=now, answers=answers, checked=checked, author=author, reason=reason
         )
 
 
 def _create_for(
-    conn: Connection, /, actor: str, author: str, dag_id: str, wanted: Trigger, *, now: datetime, **options: Any
+    conn: Connection, /, actor: str, dag_id: str, wanted: Trigger, *, now: datetime, **options: Any
 ) -> DagRunKey:
     key = create_manual_run(conn, dag_id, wanted, now=now, **options)
-    if wanted.note and (run := get_run(conn, *key)) is not None:
-        put_note(conn, NoteRow(dag_run_id=run.id, text=wanted.note, actor=author, updated_at=now))
     record_audit(conn, at=now, actor=actor, action="dag.trigger", dag_id=dag_id, run_id=key.run_id)
     notify(conn, Hint("run", *key))  # another scheduler may have room for it
     return key
@@ -99,14 +97,15 @@ def create_manual_run(
     now: datetime,
     answers: AnswersForRun = NO_ANSWERS,
     checked: "CheckedConf | None" = None,
+    author: str = "",
     reason: str = BY_SOMEBODY,
 ) -> DagRunKey:
-    """Store a queued run of a DAG.
+    """Store a queued run of a DAG, with its note.
 
     Args:
-        wanted: Its note is for the caller to store.
         answers: Of an author's own timetable or mappers, which must be asked beforehand: see `ManualRuns`.
         checked: The answer of `check_conf`; if the DAG has another version by now, the conf is checked here.
+        author: Of the note.
         reason: Why the run exists, for a person.
 
     Raises:
@@ -136,6 +135,8 @@ def create_manual_run(
         run = _dated(base, chosen or free_run_id(conn, dag_id, usual)[0], date, interval, dag)
         _refuse_taken(conn, DagRunKey(dag_id, run.run_id), run.logical_date)
         insert_run(conn, run)
+    if wanted.note and (stored := get_run(conn, dag_id, run.run_id)) is not None:
+        put_note(conn, NoteRow(dag_run_id=stored.id, text=wanted.note, actor=author, updated_at=now))
     return DagRunKey(dag_id, run.run_id)
 
 

@@ -18,7 +18,7 @@ class Trigger(Struct, frozen=True, kw_only=True):
         run_id: By default as an author's own timetable says, or `manual__` and the earliest start; of a run that a
             task's operator triggers, the logical date instead. With a number if that is taken.
         logical_date: By default the present instant, or the next one that no other run has.
-        has_logical_date: Whether the run has a logical date and a data interval at all.
+        has_logical_date: Whether a run without a given date has a logical date and a data interval at all.
         interval: By default as an author's own timetable says, or inferred by the timetable.
         conf: Overrides the DAG's params, and must fit their schemas.
         note: Empty: none.
@@ -38,7 +38,7 @@ class Trigger(Struct, frozen=True, kw_only=True):
 
     def date(self, now: datetime) -> datetime | None:
         """Return the logical date of the run if it is created now; None: it has none."""
-        return (self.logical_date or now) if self.has_logical_date else None
+        return self.logical_date or (now if self.has_logical_date else None)
 
     def question(self, now: datetime) -> TimetableQuestion:
         """Return the question to an author's own timetable or mappers, which is asked as of the run's date."""
