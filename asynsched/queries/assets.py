@@ -225,7 +225,7 @@ class AliasFilter(Struct, frozen=True):
     """Which aliases are wanted.
 
     Attributes:
-        seen_dags: Only the aliases that one of these DAGs uses; None: all aliases.
+        seen_dags: The list leaves out aliases that none of these DAGs uses; None: it has all.
     """
 
     name: Pattern = ANY_TEXT

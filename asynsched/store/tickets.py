@@ -63,7 +63,7 @@ _RUNS_OF_CALLBACKS = (
     .order_by(dag_run.c.id)
     .with_for_update(read=True, key_share=True)
 )
-"""Their tickets refer to them. A deletion locks a run before its callbacks, so everybody does."""
+"""The runs to which the tickets of these callbacks refer, locked first: a deletion locks a run before its callbacks."""
 _LOCKED_CALLBACKS = _OWN_CALLBACKS.order_by(callback_request.c.id).with_for_update(key_share=True)
 """Callbacks that a scheduler has begun, locked, so that another one that begins them again finds their tickets."""
 _IS_OWN = _token.in_(_BEGUN_BY_OWNER) | (_token.not_in(_BEGUN) & (dag_run.c.scheduler_id == sa.bindparam("owner")))

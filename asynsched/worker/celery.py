@@ -256,7 +256,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
         work.add_done_callback(note)
 
     def _outcome(self, future: "Future[Outcome]") -> Outcome:
-        """Return what became of a ticket. An error concerns this worker alone: it stops, and others get the ticket."""
+        """Return what became of a ticket. After an error of this worker, it stops, and others get the ticket."""
         if future.cancelled():
             return RETURNED
         if (error := future.exception()) is None:
@@ -339,7 +339,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
 
 
 def _remember(task_id: str) -> None:
-    """Let Celery find a running request again: it forgets the id when a second request with that id ends."""
+    """Tell Celery again which request has this id: it forgets that when another request with the same id ends."""
     state.requests.update((task_id, one) for one in list(state.active_requests) if one.id == task_id)
 
 

@@ -140,7 +140,7 @@ def _mark(verdict: Verdict) -> str:
 def _cell(text: str) -> str:
     """Return a text for a table, without the folders of this run and of its environments."""
     text = re.sub(r"/\S*(asynsched-compatibility-[^/\s]*|/environments/[^/\s]*)/", "", " ".join(text.split()))
-    text = re.sub(r"/parse-[0-9a-f]+/tmp\w*", "/…", text)  # made anew for each parse
+    text = re.sub(r"/parse-[0-9a-f]+/tmp\w*", "/…", text)  # each parse has a folder of its own
     for plain, escaped in (("|", "\\|"), ("<", "&lt;"), ("{{", "{ {")):
         text = text.replace(plain, escaped)
     return text[:240]

@@ -133,7 +133,7 @@ class _Course(NamedTuple):
     ran: dict[Any, Any]
 
     def after(self, one: EndedTry) -> "_Course | None":
-        """Return what follows from another end; None if that try must not have run."""
+        """Return the course after one more end; None: that try should not have run."""
         settled_as = self.naive.finished().get(one.instance)
         if one.instance not in self.ran and settled_as not in (None, one.state):
             return None

@@ -20,7 +20,7 @@ from tests.support.runs import NOON
 
 
 class HeldClock:
-    """Holds whoever pauses until the test lets them go on."""
+    """A clock whose pauses end when the test says so."""
 
     def __init__(self):
         self.paused, self.goes_on = asyncio.Event(), asyncio.Event()
