@@ -503,7 +503,10 @@ document.addEventListener = (name, ...rest) => {
   listen(name, ...rest);
 };
 let served;
-Object.defineProperty(window, "htmx", { get: () => served, set: (value) => { window.order.push("htmx"); served = value; } });
+Object.defineProperty(window, "htmx", {
+  get: () => served,
+  set: (value) => { window.order.push("htmx"); served = value; },
+});
 """
 
 
