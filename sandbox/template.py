@@ -40,7 +40,7 @@ from sandbox.supervision.lifeline import make_tie
 FORK = b"f"
 """The keeper sends one byte for each process that it wants."""
 MOST_AT_ONCE = 8
-"""Processes that are forked before the keeper is told of them, if it wants as many.
+"""Processes that are forked before the keeper learns of them, if it wants as many.
 
 Forking one by one, a template would copy the pages that it writes to between two forks each time: 100 tasks at once ran
 at 0.8 of the rate. A message carries the descriptors of at most eight processes.

@@ -441,7 +441,7 @@ class WatchfulSelector(selectors.DefaultSelector):
 
 @contextmanager
 def not_watched() -> Iterator[None]:
-    """Let the main thread wait without a limit during the block: no trigger is to blame for the wait."""
+    """Allow the main thread to wait without a limit during the block: no trigger is to blame for the wait."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

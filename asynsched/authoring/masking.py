@@ -27,7 +27,7 @@ _DEEPEST = 5
 """Values at deeper levels are not examined (Airflow: MAX_RECURSION_DEPTH)."""
 
 _known: set[str] = set()
-"""The secrets that this process was told of."""
+"""The secrets that this process knows."""
 
 
 def is_sensitive(name: str) -> bool:

@@ -231,7 +231,7 @@ class Client:
 
     @operation("POST /dags/{dag_id}/reparse", permission=Permission.OPERATE, status=202)
     async def reparse(self, dag_id: str) -> DagInfo:
-        """Let the scheduler parse a DAG's file again, even if it has not changed."""
+        """Ask the scheduler to parse a DAG's file again, even if it has not changed."""
         found = await self.get_dag(dag_id)
         await self._act(dags.parse_again, found.file, dag_id)
         return found

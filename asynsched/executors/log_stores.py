@@ -58,7 +58,7 @@ class FolderLogs(LogStore):
 
 
 def _filler(n_bytes: int) -> bytes:
-    """Return a line of so many bytes, or of the most that are written at once."""
+    """Return a line of this length in bytes, or of the most that are written at once."""
     n_bytes = min(n_bytes, MOST_FILLER)
     return ELSEWHERE[: n_bytes - 1].ljust(n_bytes - 1) + b"\n"
 

@@ -130,7 +130,7 @@ class PluginProcess:
 
 
 async def _tell_when(stopping: anyio.Event, hurried: anyio.Event, process: Process) -> None:
-    """Let the process call `before_stopping` once the scheduler stops, and kill it if it does not end soon."""
+    """Wait while the process calls `before_stopping` at the scheduler's stop, and kill it if it does not end soon."""
     await stopping.wait()
     assert process.stdin is not None
     try:

@@ -416,7 +416,7 @@ def _active_run(dag: SerializedDag, facts: RunContext) -> ActiveRun:
 
 
 def _reported(token: str, task_id: str, started_at: datetime, end: TryEnd) -> tuple[Ended, TryEnd]:
-    """Return the report of a try's end, and the end: failed, if a scheduler could not have been told of it."""
+    """Return the report of a try's end, and the end: failed, if no message could have reported it to a scheduler."""
     try:
         ended = _ended(token, Span(started_at, utcnow()), end)
     except (TypeError, ValueError, RecursionError) as exc:

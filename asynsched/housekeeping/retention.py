@@ -110,7 +110,7 @@ BATCH_ARCHIVED = 20
 STORE_SECONDS = 2 * TRANSFER_SECONDS
 """Longest that the store may take for a request."""
 MOST_FAILURES = 3
-"""After so many DAGs in a row the store itself is away, and the next sweep goes on."""
+"""After this many failed DAGs in a row the store itself is away, and the next sweep goes on."""
 BATCH_FILES = 500
 ORPHANED_AFTER = timedelta(days=1)
 """How long a folder is kept, after its last change, whose run is not stored."""

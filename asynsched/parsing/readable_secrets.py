@@ -249,7 +249,7 @@ def _size(value: Any) -> int:
     return sum(len(text) for text in texts if isinstance(text, str))
 
 
-NOT_SHOWN = "(This text is not shown: the file has read so many secrets that they cannot all be masked in it.)"
+NOT_SHOWN = "(This text is not shown: the file has read too many secrets to mask them all in it.)"
 
 
 def masked(report: ParseReport, secrets: Secrets | None, output_bytes: int) -> ParseReport:

@@ -118,7 +118,7 @@ class EventReader(AsyncIterator[Change | Missed]):
     def go_on_at(self) -> int | None:
         """The number to give as `since` to another reader that goes on after the last event; None before the first."""
         if self._missed is not None:
-            return self._told  # the other one must be told of it, too
+            return self._told  # the other one must learn it, too
         return self._waiting[0].number - 1 if self._waiting else self._read_until
 
     def close(self) -> None:

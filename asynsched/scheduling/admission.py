@@ -1,4 +1,4 @@
-"""Admission of queued runs: the limits that they wait for, and whose turn it is."""
+"""Admission of queued runs: the limits that they wait for, and their order."""
 
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -104,7 +104,7 @@ class Admission:
             self._update_turn(group)
 
     def to_read(self, at_most: int | None = None) -> list[tuple[Group, int]]:
-        """Return the groups whose turn it is and that have no waiting run in memory, with how many to read of each."""
+        """Return the next groups that have no waiting run in memory, with how many to read of each."""
         groups = list(islice(self._turns, self._limit(at_most)))
         return [
             (group, self._n_wanted(group) + len(self._only_elsewhere.get(group, ())))

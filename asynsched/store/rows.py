@@ -112,7 +112,7 @@ def check_description(kind: str, name: str, description: str) -> None:
 
 
 def portions(values: Sequence[T], most: int = MOST_PARAMETERS) -> Iterator[list[T]]:
-    """Yield the values in lists of at most so many: by default, short enough to be parameters of one statement."""
+    """Yield the values in lists of at most this length: by default, short enough to be parameters of one statement."""
     for start in range(0, len(values), most):
         yield list(values[start : start + most])
 

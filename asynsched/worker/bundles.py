@@ -59,7 +59,7 @@ class Bundles:
         self._used[token] = name
 
     def release(self, token: str) -> None:
-        """Let the bundle of a try go."""
+        """Release the bundle of a try."""
         self._used.pop(token, None)
 
     async def fetch(self, ticket: Ticket) -> str:

@@ -527,7 +527,7 @@ class Turns(Generic[Try]):
     time to clean up. The next try waits here until no process of the try before is left.
 
     Args:
-        begin: Starts a try whose turn it is.
+        begin: Starts the next try.
     """
 
     def __init__(self, begin: Callable[[Try], None]) -> None:

@@ -10,13 +10,13 @@ from tests.support.up import Site
 
 @pytest.fixture(scope="package", autouse=True)
 def warm() -> Iterator[None]:
-    """Have commands that end by themselves be forks of a process that has imported them."""
+    """Run commands that end by themselves as forks of a process that has imported them."""
     with warm_commands.serving():
         yield
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Let a module drive both databases, or those of its `DATABASES`: its subject is the same on the other one.
+    """Run a module's tests on both databases, or on its `DATABASES`, if its subject is the same on the other one.
 
     The queries themselves have tests on both in `tests/store`.
     """

@@ -151,7 +151,7 @@ def test_a_parse_that_takes_long_is_told_of_wherever_somebody_may_wonder(served)
         "import time\nfrom pathlib import Path\nwhile not Path(__file__).with_name('gate').exists(): time.sleep(0.01)\n"
     )
     site.write("patient.py", waits + dedent(DAG_FILE.format(dag_id="patient", task_id="late")))
-    site.until(lambda: "file=patient.py limit_seconds=30.0 seconds=2" in up.log, "the long parse is told of")
+    site.until(lambda: "file=patient.py limit_seconds=30.0 seconds=2" in up.log, "the long parse is reported")
     told = r"patient\.py is being parsed, for \d+ s so far; limit 30 s"
     assert re.search(told, site.run("dags", "errors").stderr)
     assert re.search(f"- parse: {told}", site.run("why", "patient").stdout)

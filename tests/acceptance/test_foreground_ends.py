@@ -100,7 +100,7 @@ def told(site: Site) -> set[str]:
 
 
 def _as_from_a_terminal() -> None:
-    """Have these signals end the command: `nohup`, and shells without a terminal, have them ignored by all below."""
+    """Restore the default action of these signals: `nohup`, and shells without a terminal, have them ignored by all."""
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
 

@@ -311,7 +311,7 @@ def _open_to_others(folder: Path) -> list[str]:
 
 
 def without_landlock() -> None:
-    """Have the kernel refuse Landlock to this process, as one that was built without it does."""
+    """Make the kernel refuse Landlock to this process, as one that was built without it does."""
     load_number, is_landlock = (0x20, 0, 0, 0), (0x15, 0, 1, 444)
     refuse, allow = (0x06, 0, 0, 0x0005_0000 | errno.ENOSYS), (0x06, 0, 0, 0x7FFF_0000)
     program = b"".join(struct.pack("=HBBI", *step) for step in (load_number, is_landlock, refuse, allow))

@@ -107,7 +107,7 @@ def meet(pair: Pair, one: Up, other: Up) -> None:
 
 
 def spread(pair: Pair, one: Up, other: Up) -> None:
-    """Have each of the two run two tasks, which wait."""
+    """Start two waiting tasks on each of the two."""
     pair.sites[0].wait_for_dag("waiter")
     meet(pair, one, other)
     pair.trigger("r0", "r1", "r2", "r3")

@@ -85,7 +85,7 @@ class Cluster:
             self._schedule(pod)
 
     def lose_node(self, name: str) -> None:
-        """Let a node vanish with its processes; the API does not hear of it."""
+        """Remove a node with its processes; the API does not hear of it."""
         del self.nodes[name]
         for pod in self.pods():
             if pod["spec"].get("nodeName") == name:

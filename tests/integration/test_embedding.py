@@ -604,7 +604,7 @@ async def test_a_date_without_a_zone_is_in_that_of_the_setting(program):
         assert run.logical_date == datetime(2026, 1, 31, tzinfo=UTC)
 
 
-async def test_whoever_waits_for_a_dag_to_be_read_is_told_of_the_stop(scheduler, program):
+async def test_a_caller_that_waits_for_a_dag_to_be_read_learns_of_the_stop(scheduler, program):
     program.write("dag = 'asynsched'\nwhile True: pass\n", "slow.py")
     async with anyio.create_task_group() as tasks:
         await tasks.start(scheduler.serve)
@@ -620,7 +620,7 @@ async def test_whoever_waits_for_a_dag_to_be_read_is_told_of_the_stop(scheduler,
                 scheduler.request_stop()
 
 
-async def test_cancelling_whoever_waits_cancels_the_run_and_kills_its_task(scheduler, program):
+async def test_cancelling_the_waiting_caller_cancels_the_run_and_kills_its_task(scheduler, program):
     async with running(scheduler):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(scheduler.run, "waits")

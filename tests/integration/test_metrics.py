@@ -31,7 +31,7 @@ def script(launch: Launch) -> Outcome:
 
 
 def live(home, metrics: Metrics) -> None:
-    """Let a scheduler live for half an hour, in which a DAG has three runs, and another one three by an asset."""
+    """Run a scheduler for half an hour, in which a DAG has three runs, and another one three by an asset."""
     with DAG("counted", schedule="*/10 * * * *") as counted:
         BashOperator(task_id="first", bash_command="true", outlets=[Asset("a")]) >> BashOperator(
             task_id="second", bash_command="true", retries=1, retry_delay=timedelta(minutes=1)

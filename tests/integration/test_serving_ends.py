@@ -103,7 +103,7 @@ async def test_a_run_whose_creation_is_cancelled_is_not_started_later(options, w
         scheduler.request_stop()
 
 
-async def test_whoever_uses_a_scheduler_that_has_stopped_is_told_so(options, program):
+async def test_using_a_scheduler_that_has_stopped_says_so(options, program):
     scheduler = Scheduler(**options)
     serving = asyncio.create_task(scheduler.serve())
     await scheduler.wait_idle()
@@ -122,7 +122,7 @@ async def test_whoever_uses_a_scheduler_that_has_stopped_is_told_so(options, pro
                 await one
 
 
-async def test_whoever_waits_for_a_scheduler_that_cannot_start_is_told_so(options, program):
+async def test_waiting_for_a_scheduler_that_cannot_start_says_so(options, program):
     scheduler = Scheduler(**options | {"dags": program.root / "nowhere"})
     waiting = [asyncio.create_task(wait) for wait in (scheduler.wait_idle(), scheduler.wait_runs(1))]
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Let a scheduler live for a month of virtual time: `python -m tests.soak [--days N] [--dags N] [--ceiling-mib N]`.
+"""Run a scheduler for a month of virtual time: `python -m tests.soak [--days N] [--dags N] [--ceiling-mib N]`.
 
 Prints its memory after each day as a Markdown table. Ends with 1 if it has grown by more than the ceiling since its
 third day.

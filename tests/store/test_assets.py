@@ -233,7 +233,7 @@ def partitions_run(conn, dag_id) -> list[str]:
 
 @pytest.fixture
 def few_may_wait(monkeypatch):
-    """Let four events wait; of five, three are left."""
+    """Store four events that wait; of five, three are left."""
     monkeypatch.setattr(assets, "MAX_WAITING", 4)
     monkeypatch.setattr(assets, "MAX_CONSUMED", 3)
 

@@ -47,7 +47,7 @@ BLOCKED = "SELECT DISTINCT pid, pg_blocking_pids(pid) AS by FROM pg_locks WHERE 
 
 
 def prepare(conn: sa.Connection) -> None:
-    """Have the scheduler `gone` own three runs, with rows that lie on the disk in no order of theirs."""
+    """Give three runs to the scheduler `gone`, with rows that lie on the disk in no order of theirs."""
     for name, home in (("gone", "one"), ("me", "other")):
         register(
             conn, scheduler_id=name, hostname="host", pid=1, home=home, version="1", now=NOW, lease_until=NOW,

@@ -145,7 +145,7 @@ async def test_a_cancelled_query_is_undone_and_its_connection_usable(postgres):
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Let a process of the server's take no step, as if the way to it were cut without a word."""
+    """Stop a process of the server's, as if the way to it were cut without a word."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

@@ -85,7 +85,7 @@ def counted(conn: sa.Connection, query: Callable[..., Any], *args: Any) -> tuple
 
 
 def start(conn: sa.Connection, kind: str, n: int, epoch: int) -> list[int]:
-    """Have the due runs of DAGs of a kind made and claimed; return how many statements each step takes."""
+    """Make and claim the due runs of DAGs of a kind; return how many statements each step takes."""
     deadline = DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, HOUR, SyncCallback(shout))
     ids = [f"{kind}_{n}_{k:02}" for k in range(n)]
     store(conn, [planned(each) if kind == "planned" else hourly(each, deadline=deadline) for each in ids])

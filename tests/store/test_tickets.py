@@ -164,7 +164,7 @@ async def test_the_ticket_of_a_callback_belongs_to_the_scheduler_that_has_begun_
 
 
 @pytest.mark.parametrize("state", ["submitted", "claimed", "ended"])
-async def test_tickets_of_a_run_that_has_ended_are_forgotten_whoever_owned_it(database, proofs, state):
+async def test_tickets_of_an_ended_run_are_forgotten_of_any_owner(database, proofs, state):
     if state != "submitted":
         await database.write(claim_ticket, proofs[1], **LIFE)
     if state == "ended":

@@ -24,7 +24,7 @@ class DatabaseGate:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def open(self) -> None:
-        """Let everything through from now on."""
+        """Open: everything passes from now on."""
         self._is_loud.set()
         if self._listener is None:
             self._listener = await asyncio.start_unix_server(self._serve, str(self._own_socket))
@@ -39,7 +39,7 @@ class DatabaseGate:
             writer.transport.abort()
 
     def silence(self) -> None:
-        """Let nothing through, and cut nothing: the server answers no more."""
+        """Close without cutting a connection: the server answers no more."""
         self._is_loud.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

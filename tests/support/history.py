@@ -45,7 +45,7 @@ def fill(conn: Connection, *, n_runs: int, n_dags: int, dag_id: str = "past", n_
 
 
 def look_at_sizes(conn: Connection) -> None:
-    """Have the planner know how large the tables are, as it does on a database in use."""
+    """Tell the planner how large the tables are, as it knows on a database in use."""
     conn.execute(sa.text("ANALYZE"))
 
 

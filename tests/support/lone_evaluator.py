@@ -55,7 +55,7 @@ class LoneEvaluator:
         )
 
     async def tick(self, *news: object) -> dict[str, str]:
-        """Let it go round until it rests; return the run of each try that begins, by token: launched the first time."""
+        """Run it until it rests; return the run of each try that begins, by token: launched the first time."""
         for message in news:
             channel = self.channels.limits if isinstance(message, LimitNews) else self.channels.runs
             channel.put_nowait(message)
@@ -67,7 +67,7 @@ class LoneEvaluator:
         return begun
 
     async def sweep(self) -> None:
-        """Let it go round after the time of a sweep."""
+        """Run it after the time of a sweep."""
         self.clock.leap(61)
         await self.tick()
 

@@ -29,7 +29,7 @@ def upgrade() -> None:
 
 
 def make_newer(folder: Path, steps: int) -> Path:
-    """Make a version that is so many schema steps ahead, and return its PYTHONPATH.
+    """Make a version that is this many schema steps ahead, and return its PYTHONPATH.
 
     Each step has a migration that adds tables, columns and indexes, and a later version of the package and of the
     protocol between its processes. As is promised, each lets the version of one step before go on beside it.

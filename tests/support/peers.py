@@ -75,11 +75,11 @@ class Peer:
                 self.unwanted.append(message.token)
 
     def limit_to(self, parallelism: int) -> None:
-        """Let no more tasks run at once here."""
+        """Limit how many tasks run at once here."""
         self.evaluator.evaluation.ready.parallelism.capacity = parallelism
 
     def end(self, *tokens: str) -> None:
-        """Let tries succeed."""
+        """End tries with success."""
         for token in tokens:
             del self.running[token]
             self.channels.reports.put_nowait(TryReported(Ended(token, "success", CLOCK.now())))
@@ -187,7 +187,7 @@ def dag_of(n_tasks: int = 1, *, task_options: dict | None = None, **options) -> 
 
 
 def serve_both(peers: Peers, n_runs: int = 2 * N_RUNS) -> None:
-    """Let both serve, each as many runs at once as it has slots for their tasks."""
+    """Serve with both, each as many runs at once as it has slots for their tasks."""
     for peer in peers.both:
         peer.limit_to(n_runs)
         peers.serve(peer)

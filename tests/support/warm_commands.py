@@ -26,7 +26,7 @@ CRASHED = -1
 
 @contextmanager
 def serving() -> Iterator[None]:
-    """Have commands of this process be forks until the end of the block."""
+    """Run commands of this process as forks until the end of the block."""
     with tempfile.TemporaryDirectory(prefix="asynsched-commands-") as folder:
         path = f"{folder}/socket"
         with subprocess.Popen([sys.executable, "-m", __name__, path], stdin=subprocess.DEVNULL) as server:

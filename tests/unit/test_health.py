@@ -44,7 +44,7 @@ def health_after(seconds: float, **steps: list[float | None]) -> Health:
             await clock.sleep(timedelta(seconds=seconds))
             health = vitals.health()
             group.cancel_scope.cancel()
-        assert vitals.health().loops == (), "loops that have ended are told of no more"
+        assert vitals.health().loops == (), "loops that have ended are not listed"
         return health
 
     return run_virtual(live, clock)

@@ -119,7 +119,7 @@ def write_dags(folder: Path) -> None:
 
 
 async def fill(settings: Settings) -> None:
-    """Have a scheduler run the DAGs, and store a variable and a connection of each kind."""
+    """Run the DAGs in a scheduler, and store a variable and a connection of each kind."""
     scheduler = Scheduler(settings=settings)
     async with anyio.create_task_group() as tasks:
         with anyio.fail_after(DEADLINE_SECONDS):

@@ -168,7 +168,7 @@ async def test_a_home_without_what_came_before_a_try_takes_its_log_all_the_same(
             statement = update(ticket).where(ticket.c.token == "one").values(log_start=n_before)
             await desk.database.write(lambda conn, statement=statement: conn.execute(statement))
         file.unlink()  # it was stored, or this is another home
-        assert await desk.log(desk.one, 11, b"second line\n") == {"n_bytes": 0}, "the worker begins anew"
+        assert await desk.log(desk.one, 11, b"second line\n") == {"n_bytes": 0}, "the worker begins again"
         for _ in range(2):
             assert await desk.log(desk.one, 0, b"first line\n") == {"n_bytes": 11}
         assert await desk.log(desk.one, 11, b"second line\n") == {"n_bytes": 23}

@@ -412,7 +412,7 @@ def _trigger_by_assets(conn: Connection, dag: DagRow, serialized: SerializedDag,
     found = _judged(conn, dag, condition, arrived)
     if found.triggered is not None:
         pending = assets.pending_events(conn, dag.dag_id)
-        # Another scheduler may have consumed some of them in the meantime.
+        # Another scheduler may have consumed some of them meanwhile.
         found = _judged(conn, dag, condition, pending)
     if found.triggered is None:
         assets.drop_surplus(conn, dag.dag_id, arrived)

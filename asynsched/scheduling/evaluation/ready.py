@@ -427,7 +427,7 @@ class ReadyQueues:
 
     @staticmethod
     def _reopen(limits: Iterable[Limit]) -> None:
-        """Let the lanes whose limits may have room now compete again."""
+        """Return the lanes whose limits may have room now to the competition."""
         for limit in limits:
             if limit.has_room():
                 for lane in limit.lanes:

@@ -137,7 +137,7 @@ class RunEdit:
         self._change(row, state, reason, **values)
 
     def resume(self, row: TaskInstanceRow, stored: StoredDeferral) -> None:
-        """Let a deferred task instance go on with the outcome of its wait."""
+        """Resume a deferred task instance with the outcome of its wait."""
         deferral = msgspec.json.encode(stored).decode()
         self._change(row, State.SCHEDULED, "", scheduled_at=self.now, next_try_at=None, deferral=deferral)
 

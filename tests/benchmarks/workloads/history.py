@@ -63,7 +63,7 @@ async def seconds_a_task(system: Ours, n_blocked: int = 0) -> tuple[float, float
 
 
 async def _block(system: Ours, served: Engine, n_runs: int) -> None:
-    """Have runs whose thousand tasks each wait for one that never ends."""
+    """Make runs whose thousand tasks each wait for one that never ends."""
     keys = await asyncio.to_thread(create_runs, system, "blocked", n_runs)
     for key in keys:
         await served.scheduler.channels.runs.put(RunCreated(key))

@@ -32,7 +32,7 @@ class Life:
 
     @classmethod
     def record(cls, root: Path) -> "Life":
-        """Have a scheduler live there."""
+        """Run a scheduler there."""
         root.mkdir()
         command = [sys.executable, "-m", "tests.faults.power.first_life", str(root)]
         return cls(root, record(command, root, root.with_suffix(".trace"), _environment(root), timeout=90))

@@ -163,7 +163,7 @@ class Campaign:
             database.write(set_pool, POOL, POOL_SLOTS)
 
     def _work(self, progress: "Progress", began_at: float) -> bool:
-        """Have everything done, with faults until the plan is fulfilled. Returns False when the work hangs."""
+        """Do all work, with faults until the plan is fulfilled. Returns False when the work hangs."""
         peace_since = time.monotonic()
         while True:
             now = time.monotonic()

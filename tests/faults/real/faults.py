@@ -123,7 +123,7 @@ class Faults:
             _PROCESS_FAULTS[fault](self, victim)
 
     def resume_due(self, *, everybody: bool = False) -> None:
-        """Let those go on whose pause is over."""
+        """Resume the processes whose pause is over."""
         while self._paused and (everybody or self._paused[0][0] <= time.monotonic()):
             heapq.heappop(self._paused)[2].send(signal.SIGCONT)
 

@@ -54,7 +54,7 @@ class Edits:
         n_successes: How often each task instance has succeeded by the rules.
         n_failures: How often each task instance has failed by the rules, with a try.
         run_ends: When each run has ended by the rules, by its key and state. One that was cleared may end once more in
-            the same virtual instant, which is the same end for who is told of it.
+            the same virtual instant, which is the same end for those who hear of it.
     """
 
     def __init__(self) -> None:

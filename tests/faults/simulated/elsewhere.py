@@ -52,7 +52,7 @@ class Elsewhere:
         return partial(SeveralExecutors, factories={FAR: remote_executor(self._world), "local": LocalExecutor})
 
     def start(self) -> list["asyncio.Task[None]"]:
-        """Have all workers work."""
+        """Start all workers."""
         return [
             asyncio.ensure_future(machine.keep_working(Network(self._world, machine)))
             for machine in self.machines.values()

@@ -209,7 +209,7 @@ class Exploration:
             await self._end_what_is_left()
 
     async def _end_what_is_left(self) -> None:
-        """Let no task outlive the loop: one that cleaned up when its process was killed may have begun others."""
+        """End every task with the loop: one that cleaned up when its process was killed may have begun others."""
         for _ in range(MOST_ROUNDS):
             left = sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=hash)
             if not left:

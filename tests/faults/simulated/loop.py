@@ -116,7 +116,7 @@ class ShuffledLoop(VirtualLoop):
         self.before_leap: Callable[[], None] = lambda: None
 
     def resume_stopped(self) -> None:
-        """Let those callbacks be ready again whose process was stopped; the others are held back once more."""
+        """Make the callbacks of a stopped process ready again; the others are held back once more."""
         self._ready.extend(self._held)
         self._held.clear()
 

@@ -204,7 +204,7 @@ class Site(Machine):
         self.world.later(seconds, go_on)
 
     def jump_clock(self, length: timedelta) -> None:
-        """Have the wall clock jump, and be corrected later."""
+        """Make the wall clock jump, and correct it later."""
         self.world.say("fault", f"the clock of {self.name} jumps by {length}")
         self.clock.offset += length
         self.is_right_since = self.world.clock.monotonic()

@@ -36,7 +36,7 @@ NOTIFYING = (held_lease, dagrun_creator, run_requests, run_transfers, storing, w
 
 @contextmanager
 def exchanged(exploration: Any) -> Iterator[None]:
-    """Let the program meet the simulated world, and nothing else."""
+    """Replace the real world by the simulated one for the program."""
 
     def connect(home: Path) -> Any:
         return exploration.machine_of(home).connect()

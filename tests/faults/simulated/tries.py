@@ -29,7 +29,7 @@ class SimulatedTry:
         self._is_over = False
 
     def get_ready(self) -> None:
-        """Have its process begin, some time later."""
+        """Begin its process some time later."""
         self._keeper.later(self._world.chance.latency(), self._begin)
 
     @property

@@ -68,7 +68,7 @@ class SimulatedHost:
         return self._ending is not None
 
     def get_ready(self) -> None:
-        """Have its process begin, some time later."""
+        """Begin its process some time later."""
         self.world.later(self.world.chance.latency(), self._begin)
 
     def end(self, reason: str, cause: str, grace: float) -> None:

@@ -75,7 +75,7 @@ class Network(httpx.AsyncBaseTransport):
         return self._world.chance.between(0.5, LONGEST_DELAY)
 
     def _arrive(self, request: httpx.Request, answered: "asyncio.Future[Answered | BaseException]") -> None:
-        """Have a scheduler answer a request, if there is one; one that is stopped answers later."""
+        """Send a request to a scheduler, if there is one; one that is stopped answers later."""
         site = next(site for site in self._world.sites.values() if site.home.name == request.url.host)
         process, scheduler = site.process, site.scheduler
         is_there = scheduler is not None and scheduler.started.is_set() and process is not None and not process.is_dead

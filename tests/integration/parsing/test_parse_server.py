@@ -330,7 +330,7 @@ asyncio.run(main())
 """
 
 
-def test_nothing_outlives_whoever_started_the_server(tmp_path):
+def test_nothing_outlives_the_process_that_started_the_server(tmp_path):
     site = Site(tmp_path)
     site.write("hanging.py", HANGING.format(apart=False))
     command = [sys.executable, "-c", PROGRAM, str(site.settings.dags_path), str(site.settings.home_path)]

@@ -256,7 +256,7 @@ class Site:
         await eventually(lambda: all(self.said().count(line) >= lines.count(line) for line in lines), f"said: {lines}")
 
     def let_go(self) -> None:
-        """Let tasks go on that wait."""
+        """Release the tasks that wait."""
         (self.marks / "go").touch()
 
 

@@ -74,7 +74,7 @@ class Parser:
         )
 
     def by_one_server(self, *names: str, **limits: Any) -> list[Parsed]:
-        """Have a server of these files' own parse one after the other."""
+        """Parse one file after the other in a server of their own."""
         parsed: list[Parsed] = []
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         asker, guardian = socket.socketpair()

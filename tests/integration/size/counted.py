@@ -158,7 +158,7 @@ class Site:
         )  # fmt: skip
 
     async def tick(self, *news: object) -> list[str]:
-        """Let the services go round until they rest; return the tokens of the launches."""
+        """Run the services until they rest; return the tokens of the launches."""
         for message in news:
             channel = self.channels.limits if isinstance(message, LimitNews) else self.channels.runs
             channel.put_nowait(message)

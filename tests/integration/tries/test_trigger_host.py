@@ -97,7 +97,7 @@ class Host:
         return (self.bench.home / "logs/triggers/host.log").read_text()
 
     def tell(self, start: tuple[str, ...] = (), stop: tuple[str, ...] = (), **fields: Any) -> None:
-        """Have the host start and stop triggers that do this."""
+        """Make the host start and stop triggers that do this."""
         self.number += 1
         path = f"{DAG_MODULE_PREFIX}dag_file.Does"
         specs = tuple(TriggerSpec(what, path, {"what": what}, "d", "r", f"t-{what}", -1, 1) for what in start)

@@ -44,7 +44,7 @@ def code_of(bench: Bench) -> CodeVersion:
 
 
 async def leave_waiting(bench: Bench, code: CodeVersion, *beside: Launch) -> tuple[Launch, int]:
-    """Have a scheduler begin the task that waits, see others through, and go without a farewell.
+    """Make a scheduler begin the task that waits, see others through, and die.
 
     Returns the launch of the one that waits, and the process id of its try.
     """

@@ -1,4 +1,4 @@
-"""Every argument of tasks and DAGs has an effect, or is told of as one without."""
+"""Every argument of tasks and DAGs has an effect, or is listed as one without."""
 
 import ast
 import inspect

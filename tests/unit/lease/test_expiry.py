@@ -52,7 +52,7 @@ class Lone:
         self.told.append(valid_until)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass. If any attempt to renew, successful or not, were the last one, no two tries would overlap."""
+        """Move time on. If any attempt to renew, successful or not, were the last one, no two tries would overlap."""
         for _ in range(round(seconds / LEASE.renew_interval)):
             self.clock.leap(LEASE.renew_interval)
             now = self.clock.boottime()

@@ -52,7 +52,7 @@ class Schedulers:
         return [row.id for row in await self.database.read(unended_schedulers)]
 
     async def pass_time(self, seconds: float, *alive: str) -> None:
-        """Let time pass, a renewal and a look at a time."""
+        """Move time on, a renewal and a look at a time."""
         for _ in range(round(seconds / INTERVAL)):
             self.clock.leap(INTERVAL)
             await self.renew(*alive)

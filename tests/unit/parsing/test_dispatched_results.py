@@ -165,7 +165,7 @@ async def test_what_cannot_be_read_is_an_error_of_that_file_alone(folder, schedu
 
 
 async def write_two_files_of_one_dag(site: Dispatching) -> None:
-    """Have the first of two files get a DAG that the second is refused, and go."""
+    """Give the first of two files a DAG that the second is refused, and remove it."""
     site.write("first.py", "dag same")
     await site.scan()
     await site.idle()

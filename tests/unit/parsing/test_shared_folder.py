@@ -65,7 +65,7 @@ async def test_each_file_is_parsed_by_one_of_them_and_known_to_all(folder):
 
 
 @in_virtual_time
-async def test_a_file_that_cannot_be_parsed_soon_is_left_to_whoever_can(folder):
+async def test_a_file_that_cannot_be_parsed_soon_is_left_to_others(folder):
     one, other = dispatchers = await two(folder)
     for path in FILES:
         one.write(path, f"dag {path[:-3]}")

@@ -119,11 +119,11 @@ class Templates:
         return self.made[-1]
 
     def begin(self, name, number=1, *, is_plain=True):
-        """Have a try of a file begin."""
+        """Begin a try of a file."""
         self.pool.assign(number, CodeVersion(name, "/dags", (SourceRef(name, name, name),), is_plain=is_plain))
 
     def asked_for(self, name):
-        """Have a try of a file that is not plain begin, and return the zygote that is asked for its template."""
+        """Begin a try of a file that is not plain, and return the zygote that is asked for its template."""
         self.begin(name, is_plain=False)
         return self.made[-1].zygote
 
@@ -144,7 +144,7 @@ class Templates:
         self.reactor._call_due()
 
     def end(self, template):
-        """Have a template's process be gone."""
+        """End a template's process."""
         template.process.close()
         self.pool.read_news()
         self.pool.ended(template.pid, 9)

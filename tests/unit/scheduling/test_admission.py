@@ -138,7 +138,7 @@ class Admitting(RuleBasedStateMachine):
         is_paused, limit = self.limits[dag_id]
         run = queued(self.n_runs, dag_id, minutes=minutes, is_paused=is_paused, max_active_runs=limit)
         self.admission.add(run)
-        self.admission.add(run)  # told of twice
+        self.admission.add(run)  # announced twice
         self.waiting[run.key] = run
 
     @rule(dag_id=st.sampled_from("abc"), minutes=st.integers(1, 5))

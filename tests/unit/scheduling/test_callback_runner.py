@@ -188,9 +188,9 @@ async def test_a_new_scheduler_takes_its_callbacks_back_and_restarts_lost_ones(d
         scheduler.end(*held)
         await scheduler.tick()
     assert scheduler.acknowledged == held
-    [anew] = set(scheduler.launched) - set(held)
-    assert anew != lost
-    scheduler.end(anew)
+    [relaunched] = set(scheduler.launched) - set(held)
+    assert relaunched != lost
+    scheduler.end(relaunched)
     await scheduler.tick()
     assert await states(database) == {("success", 1): 2, ("success", 2): 1}
     assert scheduler.runner.is_idle
@@ -277,7 +277,7 @@ async def test_callbacks_that_need_a_newer_version_are_left_to_it(database, tmp_
             for _ in range(4):
                 await scheduler.tick()
         assert len(scheduler.launched) == n_launched
-        assert len(logs) == (0 if n_launched else CALLBACKS.processes + 1), "each is told of once"
+        assert len(logs) == (0 if n_launched else CALLBACKS.processes + 1), "each is reported once"
     assert await states(database) == {("running", 1): CALLBACKS.processes, ("queued", 0): 1}
 
 

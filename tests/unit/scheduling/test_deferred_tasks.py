@@ -15,7 +15,7 @@ SECOND = timedelta(seconds=1)
 
 
 def defer(engine, ready, *, timeout=None, now=NOON):
-    """Let a task that was granted run, and defer; return its trigger's id."""
+    """Run a task that was granted until it defers; return its trigger's id."""
     engine.try_started(Started(ready.token, now, 1), now)
     deferral = Deferral("module.Trigger", {"a": 1}, "go_on", {"x": 2}, timeout)
     engine.try_ended(Ended(ready.token, "deferred", now, now, "waits", deferral=deferral), now)

@@ -25,7 +25,7 @@ MAPPED_EARLY = [
 
 
 def drive(engine, lengths=None, *, start, ends=None):
-    """Let every try end, as given or in success, and return the values whose number is given; return the calls."""
+    """End every try, as given or in success, with as many values as given; return the calls."""
     n_calls = 0
 
     def count(_frame, event, _argument):

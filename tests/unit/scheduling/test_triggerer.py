@@ -58,7 +58,7 @@ class Bench:
         self.told: list[Any] = []
 
     async def tick(self, *messages: Any) -> list[Any]:
-        """Let the triggerer take messages, and return its messages to the executor."""
+        """Give the triggerer messages, and return its messages to the executor."""
         for message in messages:
             self.channels.triggers.put_nowait(message)
         await self.triggerer.tick(self.clock.now())

@@ -9,7 +9,7 @@ PATH = "attempt=1.log"
 
 
 class Taking:
-    """Schedulers that take so many bytes of a log at most."""
+    """Schedulers that take at most this many bytes of a log."""
 
     def __init__(self, most: int) -> None:
         self._most = most
