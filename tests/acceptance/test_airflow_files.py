@@ -213,7 +213,7 @@ def site(new_site):
     return site
 
 
-def test_every_finding_about_airflow_2_is_told_with_its_lines_also_of_a_file_that_fails(new_site):
+def test_each_finding_about_airflow_2_names_its_lines_even_if_the_file_fails(new_site):
     site = new_site()
     old = [f"o{n} = PythonOperator(task_id='o{n}', python_callable=print, provide_context=True)" for n in range(12)]
     dag = "with DAG('old', schedule_interval=None, concurrency=2, default_view='graph', orientation='LR'):"

@@ -302,7 +302,7 @@ def test_policies_plugins_and_listeners_beside_the_folder_take_effect(new_site):
     assert "HEARD run failed" in tested.stdout + tested.stderr
 
 
-def test_a_plugin_that_ends_its_process_is_named_and_keeps_no_other_from_being_listed(new_site):
+def test_a_plugin_that_ends_its_process_is_named_and_all_others_are_listed(new_site):
     site = new_site()
     beside(site, "plugins/a_deadly.py", "import os\nos._exit(0)\n")
     beside(site, "plugins/b_crashes.py", "import os\nos.abort()\n")

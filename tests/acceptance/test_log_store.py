@@ -70,7 +70,7 @@ def local_logs(site: Site) -> list[str]:
     return sorted(str(file.relative_to(site.home / "logs")) for file in (site.home / "logs").rglob("dag_id=*/**/*.log"))
 
 
-def test_a_stopping_scheduler_has_stored_every_log_and_every_command_reads_them_in_the_store(site, store):
+def test_a_stopping_scheduler_stores_every_log_and_commands_read_them_there(site, store):
     assert "log store" in site.run("check", code=None).stdout
     site.run("dags", "trigger", "logged", "--run-id", "r")
     site.up_until_idle()
@@ -91,7 +91,7 @@ def test_a_stopping_scheduler_has_stored_every_log_and_every_command_reads_them_
     assert list((site.home / "logs" / ".unwanted").iterdir()) == []
 
 
-def test_a_scheduler_that_is_killed_before_it_has_removed_a_log_neither_loses_nor_repeats_it(site, store):
+def test_a_scheduler_killed_before_it_removes_a_log_neither_loses_nor_repeats_it(site, store):
     with site.up() as up:
         site.wait_for_dag("logged")
         site.run("dags", "trigger", "logged", "--run-id", "r")

@@ -172,7 +172,7 @@ def test_plugins_are_judged_once_and_what_fails_only_in_a_task_is_warned_of(site
 
 
 @on_one_database
-def test_a_module_beside_the_folder_is_told_and_a_key_of_the_environment_is_not_needed(site):
+def test_a_module_beside_the_folder_is_named_and_no_key_is_needed(site):
     (site.root / "airflow.cfg").write_text("[core]\nfernet_key = $NO_SUCH_FERNET_KEY\n")
     (site.root / "operators").mkdir()
     (site.root / "operators" / "gcp.py").write_text("WORD = 'gcp'\n")

@@ -121,7 +121,7 @@ def test_the_link_of_up_signs_in_once_and_the_page_ends_with_the_scheduler(site)
     assert key not in stored
 
 
-def test_the_page_of_up_is_a_process_that_starts_again_and_ends_with_a_killed_scheduler(site):
+def test_the_page_of_up_starts_again_and_ends_with_a_killed_scheduler(site):
     with site.up() as up:
         url, key = link_of(site)
         assert page_processes(site) == []
@@ -212,7 +212,7 @@ def test_web_without_a_database_says_where_it_looked(site):
     assert "Nothing is known here" in site.run("web", code=1).stderr
 
 
-def test_a_certificate_makes_it_https_until_it_is_renewed_and_a_wrong_one_is_told_at_the_start(site):
+def test_a_certificate_makes_it_https_and_a_wrong_one_is_named_at_the_start(site):
     authority = Authority(site.root, "ours")
     certificate, key = authority.certify("127.0.0.1")
     site.env |= {"ASYNSCHED_WEB__TLS_CERTIFICATE": str(certificate), "ASYNSCHED_WEB__TLS_KEY": str(key)}

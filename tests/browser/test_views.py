@@ -110,7 +110,7 @@ LARGE = "/dags/large?groups=open"
 IS_LAID_OUT = "row => row.firstChild.checkVisibility({contentVisibilityAuto: true})"
 
 
-def test_a_large_grid_is_drawn_with_the_rows_that_are_seen_and_lays_out_the_others_later(pages: Pages) -> None:
+def test_a_large_grid_draws_the_visible_rows_and_lays_out_the_others_later(pages: Pages) -> None:
     page = pages.open("/")
     page.add_init_script("window.requestIdleCallback = (then) => { window.goOn = then; };")
     page.goto(LARGE)

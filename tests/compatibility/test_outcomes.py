@@ -29,7 +29,7 @@ def test_a_file_that_does_not_parse_is_a_failure_unless_there_is_a_reason():
     assert parse_verdict(Tried("a.py", ("ImportError",)), REASONS).kind == "failure"
 
 
-def test_a_file_that_airflow_refuses_too_needs_something_outside_unless_it_has_another_error():
+def test_a_file_that_airflow_refuses_too_needs_something_outside():
     needs = Expectations(outside=[Outside(["x/*.py"], "No module named 'sap'", "needs a library without a wheel")])
     missing = "ModuleNotFoundError: No module named 'sap'"
     assert parse_verdict(Tried("x/a.py", (missing,)), needs).kind == "outside"

@@ -166,7 +166,7 @@ async def test_a_failed_run_that_is_marked_as_successful_keeps_the_record_of_wha
     assert await scene.states(key) == {"fails": "failed", "after": "upstream_failed", "works": "success"}
 
 
-async def test_a_running_run_that_is_marked_as_successful_skips_the_tasks_that_have_not_begun(tmp_path):
+async def test_a_running_run_marked_as_successful_skips_tasks_that_have_not_begun(tmp_path):
     with DAG("dag", on_success_callback=print, on_failure_callback=print) as dag:
         operator("first") >> operator("second") >> operator("third")
     scene = Scene(tmp_path, dag)

@@ -250,7 +250,7 @@ async def test_the_task_that_ends_a_block_may_be_another_one_than_began_it(sched
     assert not program.processes()
 
 
-async def test_an_error_of_a_scheduler_whose_block_cannot_be_cancelled_is_logged_and_raised_at_its_end(scheduler):
+async def test_an_error_is_logged_and_raised_at_the_end_of_a_block_that_cannot_be_cancelled(scheduler):
     await asyncio.create_task(scheduler.__aenter__())
     scheduler._services.evaluator.tick = fail_with_a_bug
     with capture_logs() as logs:
@@ -322,7 +322,7 @@ async def test_an_error_in_a_group_of_the_block_does_not_hide_that_of_the_schedu
         await block()
 
 
-async def test_a_scheduler_whose_task_somebody_cancels_does_not_end_its_block_without_a_word(scheduler, program):
+async def test_a_scheduler_whose_task_is_cancelled_ends_its_block_with_an_error(scheduler, program):
     async def block():
         async with scheduler:
             [serving] = [task for task in asyncio.all_tasks() if task.get_name() == "scheduler"]

@@ -87,7 +87,7 @@ async def test_an_outage_is_said_once_and_its_pauses_grow_until_the_store_is_bac
     assert (archiving.archiver.waiting.n_logs, archiving.archiver.waiting.problem) == (0, "")
 
 
-async def test_a_stored_log_stays_for_a_time_and_is_stored_again_if_it_grows_or_the_store_has_lost_it(archiving):
+async def test_a_stored_log_stays_for_a_time_and_is_stored_again_if_it_grows_or_is_lost(archiving):
     await archiving.walk()
     assert archiving.log.exists()
     with archiving.log.open("a") as log:
@@ -121,7 +121,7 @@ async def test_a_log_that_cannot_be_stored_does_not_keep_others_waiting(archivin
     assert len(refused) == 2 * AT_ONCE - 1
 
 
-async def test_files_of_the_home_that_cannot_be_read_are_told_and_neither_end_the_scheduler_nor_stop_the_walk(
+async def test_unreadable_files_of_the_home_are_named_and_stop_neither_scheduler_nor_walk(
     archiving,
 ):
     broken = archiving.home / LOGS / "dag_id=d" / "run_id=broken" / JOURNAL
@@ -141,9 +141,7 @@ async def test_files_of_the_home_that_cannot_be_read_are_told_and_neither_end_th
     assert await archiving.walk() == ["logs.stored_again"]
 
 
-async def test_a_store_that_hangs_is_told_and_makes_no_loop_count_as_stuck_and_keeps_nobody_waiting(
-    archiving, monkeypatch
-):
+async def test_a_store_that_hangs_is_reported_delays_nothing_and_makes_no_loop_stuck(archiving, monkeypatch):
     hangs, goes_on = Event(), Event()
 
     def hang(*_) -> int:

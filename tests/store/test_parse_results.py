@@ -238,7 +238,7 @@ def test_after_any_history_exactly_the_defined_dags_are_active(steps):
 
 
 @pytest.mark.parametrize("first", ["maker", "importer"])
-async def test_a_dag_belongs_to_the_file_that_makes_it_and_files_that_import_it_are_not_refused(database, first):
+async def test_a_dag_belongs_to_the_file_that_makes_it_and_others_may_import_it(database, first):
     maker = report("maker.py", parsed("made"))
     importer = report("importer.py", replace(parsed("made"), imported_from="maker.py"), parsed("own"))
     order = (maker, importer) if first == "maker" else (importer, maker, importer)

@@ -132,7 +132,7 @@ def test_opening_migrates_a_database_that_is_behind_and_keeps_its_rows(new_url, 
         assert tuple(row) == (7, None)
 
 
-def test_deferred_tasks_that_have_asked_a_question_await_an_answer_from_revision_5_on(new_url):
+def test_deferred_tasks_with_a_question_await_an_answer_from_revision_5_on(new_url):
     states = {
         "asks": "awaiting_input", "is answered": "awaiting_input", "asked before": "deferred", "waits": "deferred"
     }  # fmt: skip
@@ -216,7 +216,7 @@ def test_a_new_file_and_its_home_are_for_their_owner_alone(tmp_path):
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_a_new_home_is_kept_out_of_a_repository_and_a_folder_that_was_there_keeps_what_it_has(tmp_path):
+def test_a_new_home_is_kept_out_of_a_repository_and_an_old_folder_stays_as_it_is(tmp_path):
     for _ in range(2):
         prepare_home(tmp_path / "new")
         prepare_home(tmp_path)

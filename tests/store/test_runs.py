@@ -246,7 +246,7 @@ async def test_a_try_stores_values_until_its_task_goes_on_without_it(database):
     assert await database.read(_values_of, run, "a", -1) == {"k": b"2"}
 
 
-async def test_the_progress_of_a_run_counts_tasks_that_have_ended_and_not_those_before_a_retry(database):
+async def test_the_progress_of_a_run_counts_ended_tasks_but_not_those_before_a_retry(database):
     run = await database.write(insert_run, new_run())
     states = ["success", "skipped", "upstream_failed", "up_for_retry", "up_for_reschedule", "running", None]
     tasks = [task(run, f"t{n}", state, ended_at=NOW) for n, state in enumerate(states)]

@@ -532,7 +532,7 @@ async def test_an_id_that_would_lead_to_another_address_is_refused(clients):
                 await here.trigger("fails", run_id=run_id)
 
 
-async def test_a_reader_goes_on_while_the_application_starts_again_also_before_its_first_event(monkeypatch):
+async def test_a_reader_goes_on_while_the_application_restarts_even_before_any_event(monkeypatch):
     monkeypatch.setattr("asynsched.client.remote.RECONNECT", timedelta())
     change = Change(number=8, at=NOON, kind="run", dag_id="d", run_id="r\x85\u2028", state="queued")
     answers = iter([(200, b"id: 7\n\n"), (503, b"starting"), (200, encoded(change)), (401, b"")])

@@ -55,7 +55,7 @@ def make_file(*, path, extra=None):
     return Asset(uri=f"file://{path}", extra=extra)
 
 
-def test_a_provider_makes_the_assets_of_its_schemes_and_a_report_that_it_cannot_make_is_dropped(collector, monkeypatch):
+def test_a_provider_makes_the_assets_of_its_schemes_and_others_are_dropped(collector, monkeypatch):
     described = {"asset-uris": [{"schemes": ["file"], "factory": f"{__name__}.make_file"}, {"schemes": ["none"]}]}
     monkeypatch.setattr(providers, "_found", [Provider("acme", "1", described)])
     collector.add_input_asset(Hook(), scheme="file", asset_kwargs={"path": "/a"})

@@ -312,7 +312,7 @@ def test_a_dag_of_a_factory_belongs_to_the_dag_file(factory, tmp_path):
     assert [one.has_on_success_callback, one.has_on_failure_callback] == [True, False]
 
 
-def test_a_limit_that_a_dag_does_not_set_reads_as_the_installation_s_and_is_not_stored_with_it():
+def test_an_unset_limit_of_a_dag_reads_as_the_installation_s_and_is_not_stored():
     dag = load_one("from asynsched import DAG\ndag = DAG('d', max_active_tasks=5)")
     limits = "max_active_runs", "max_active_tasks", "max_consecutive_failed_dag_runs"
     usual = [getattr(dag, name) for name in limits]

@@ -166,7 +166,7 @@ async def test_triggers_with_an_equal_key_share_one_source_and_each_makes_its_ow
     assert kind.source.n_opened == 2, "the last one has ended the stream, and the next one opens another"
 
 
-async def test_a_source_is_read_after_a_grace_so_that_triggers_that_start_later_miss_nothing(kind, start):
+async def test_a_source_is_read_after_a_grace_so_that_later_triggers_miss_nothing(kind, start):
     streams = SharedStreams(grace=0.2)
     kind.source.put(6)
     first = start(kind(2), streams)
@@ -205,7 +205,7 @@ async def test_a_trigger_that_falls_behind_fails_and_keeps_no_other_waiting(kind
         assert kind.source.advanced[-1] == ("handle of 5", 1, 1, 0)
 
 
-async def test_a_producer_confirms_what_all_triggers_are_done_with_in_the_order_of_each_lane(start):
+async def test_a_producer_confirms_handled_messages_in_the_order_of_each_lane(start):
     Confirming.source = source = Source()
     streams = SharedStreams()
     held, quick = start(Confirming(2), streams, is_held=True), start(Confirming(3), streams)

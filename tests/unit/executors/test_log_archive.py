@@ -43,9 +43,7 @@ def test_a_log_is_stored_whole_however_often_and_in_whatever_parts_it_comes(arch
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("log-")] == []
 
 
-def test_the_parts_of_several_homes_come_in_the_order_of_their_times_in_whatever_order_they_are_stored(
-    archive, tmp_path
-):
+def test_parts_of_several_homes_are_read_in_the_order_of_their_times(archive, tmp_path):
     def part(name: str, *seconds: int) -> Path:
         file = tmp_path / name
         file.write_text("".join(f"[2026-05-01T12:00:{second:02}.000Z] at {second}\n" for second in seconds))
@@ -148,7 +146,7 @@ def test_the_logs_of_deleted_runs_go_from_the_archive_once_it_answers(archive, t
     assert archive.run_folders("dag_id=d") == ["run_id=s"]
 
 
-def test_a_store_that_cannot_be_used_is_one_message_that_names_the_option_and_no_secret(archive, monkeypatch):
+def test_an_unusable_store_is_one_message_that_names_the_option_and_no_secret(archive, monkeypatch):
     def fail(*_, **__):
         raise OSError("no rights with\n hunter22, hunter22again")
 

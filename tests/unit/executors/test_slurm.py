@@ -172,7 +172,7 @@ async def test_without_accounting_only_the_ends_of_forgotten_jobs_are_unknown(
     assert (sights["7_0"], sights["8_0"].state) == (UNKNOWN, "running")
 
 
-async def test_accounting_that_does_not_answer_is_left_alone_for_a_while_and_keeps_nothing_else_from_slurm(
+async def test_silent_accounting_is_left_alone_for_a_while_and_delays_nothing_else(
     engine: SlurmEngine, commands: Commands
 ):
     commands.write("squeue", "true")

@@ -55,7 +55,7 @@ def test_a_clock_that_was_set_back_keeps_no_log_waiting():
     assert next_step(LOG, None, now=NOW - timedelta(days=9), **usual) == "store"
 
 
-def test_the_tries_and_callbacks_that_have_not_ended_may_write_to_their_logs_and_no_others():
+def test_only_tries_and_callbacks_that_have_not_ended_may_write_to_their_logs():
     found = OpenLogs(
         [LoggedRun(1, "r", "me"), LoggedRun(2, "other", "another")],
         [OpenTry(1, "t", -1, 3), OpenTry(1, "m", 4, 1)],
@@ -127,7 +127,7 @@ def test_locks_are_asked_for_as_network_file_systems_give_them(tmp_path, monkeyp
     assert not HomeLogs(tmp_path).is_being_written("folder/log")
 
 
-def test_a_try_waits_neither_for_a_lock_on_its_log_nor_for_a_file_system_without_links(tmp_path, monkeypatch):
+def test_a_try_waits_for_no_lock_on_its_log_and_needs_no_links(tmp_path, monkeypatch):
     file = tmp_path / "log"
     file.touch()
     with file.open("rb") as held:

@@ -242,7 +242,7 @@ def test_a_changed_schedule_has_its_next_runs_before_and_after_and_the_due_ones(
     assert (gone.after, gone.is_paused) == (None, True)
 
 
-def test_an_authors_own_timetable_is_told_by_its_plan_and_a_senseless_one_by_its_error():
+def test_a_custom_timetable_is_shown_by_its_plan_and_a_wrong_one_by_its_error():
     interval = PlannedInterval(NOW, NOW)
     plan = TimetablePlan(NOW, runs=tuple(PlannedRun(NOW + timedelta(hours=n), interval) for n in range(-1, 5)))
     own = dag(timetable=CustomTimetable("Own", fields={}, summary="mine").serialize(), schedule_summary="mine")

@@ -144,7 +144,7 @@ def test_a_secret_that_the_keepers_own_line_interrupts_is_masked(tmp_path, at):
     assert lines == ["it is ", "{keeper} WARNING - Ending the task", "***", "and ***"]
 
 
-def test_the_rest_of_a_secret_after_a_cut_is_masked_in_the_last_words_of_a_killed_try(tmp_path):
+def test_the_rest_of_a_cut_secret_is_masked_in_the_last_words_of_a_killed_try(tmp_path):
     secrets = Secrets()
     secrets.learn("variable_get", {"key": "token"}, "tremendous-secret")
     log = TaskLog(tmp_path / "x.log", 10**6, secrets)

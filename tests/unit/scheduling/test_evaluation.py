@@ -60,7 +60,7 @@ def test_a_failure_fails_what_follows_and_is_the_runs_reason():
     assert (run.state, run.reason) == ("failed", "a: it was failed")
 
 
-def test_of_several_failures_a_run_names_the_first_that_did_it_harm_and_counts_the_others():
+def test_a_run_names_the_first_failure_that_did_it_harm_and_counts_the_others():
     tasks = [
         task("a_handled", "z_always"),
         task("z_always", trigger_rule="all_done"),
@@ -206,7 +206,7 @@ def test_an_interrupted_try_goes_back_with_its_number_and_gets_a_new_start():
     assert (ready.state, ready.try_number, ready.started_at) == ("running", 1, later)
 
 
-def test_a_task_interrupted_after_a_reschedule_keeps_the_start_of_its_first_process_until_a_retry():
+def test_a_task_interrupted_after_a_reschedule_keeps_its_first_start_until_a_retry():
     # A mapped sensor may not say its mode, and an operator that reschedules itself has none.
     run = run_of([task("a", retries=1)])
     engine = started(run)

@@ -30,7 +30,7 @@ def test_runs_stand_still_when_none_of_them_goes_on_by_itself(end, expected):
 
 
 @pytest.mark.parametrize(("timeout", "expected"), [(60.0, False), (61.0, True), (86400.0, True)])
-def test_a_run_that_only_its_timeout_can_end_stands_still_unless_that_is_over_within_a_minute(timeout, expected):
+def test_a_run_that_only_its_timeout_ends_stands_still_unless_it_is_due_in_a_minute(timeout, expected):
     engine = started(run_of([task("waits")], dagrun_timeout=timeout), pools={"default_pool": 0})
     assert stand_still(engine.runs.values(), NOON) is expected
 

@@ -262,7 +262,7 @@ def test_a_second_stop_during_the_stop_of_a_large_run_is_done_as_well():
     [{"state": "failed"}, {"state": "failed", "cause": "machine"}, {"state": "failed", "cause": "interrupted"}],
     ids=["with retries left", "by the machine", "interrupted"],
 )
-def test_a_teardown_that_was_cleared_runs_again_although_its_run_is_stopped_meanwhile(end):
+def test_a_cleared_teardown_runs_again_although_its_run_is_stopped_meanwhile(end):
     run = run_of([task("work", "td"), task("td", is_teardown=True, retries=2, trigger_rule="all_done")])
     engine = started(run)
     engine.grant(NOON)

@@ -319,7 +319,7 @@ async def test_a_killed_trigger_is_told_from_one_that_is_stopped(bench):
 
 
 @virtual
-async def test_a_host_that_is_taken_back_learns_which_of_its_triggers_were_killed_meanwhile(bench):
+async def test_a_host_that_is_taken_back_learns_which_triggers_were_killed_meanwhile(bench):
     [token] = await bench.launched(*(TriggerWanted(spec(name), code()) for name in ("t1", "t2")))
     following = Bench(bench.clock)
     following.channels.triggers.put_nowait(TriggerUnwanted("t2", is_killed=True))

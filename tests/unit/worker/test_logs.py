@@ -21,9 +21,7 @@ class Taking:
 
 
 @pytest.mark.parametrize(("most", "stays"), [(0, True), (4, True), (8, False)])
-async def test_a_log_goes_from_a_worker_only_if_schedulers_have_taken_all_of_it_or_do_not_want_it(
-    tmp_path, most, stays
-):
+async def test_a_log_leaves_a_worker_once_schedulers_have_all_of_it_or_do_not_want_it(tmp_path, most, stays):
     file, schedulers = tmp_path / PATH, Taking(most)
     file.write_bytes(b"old\n" + b"one\ntwo\n")
     sender = LogSender(schedulers, Ticket("one", "secret", ()), tmp_path, PATH, start=4)

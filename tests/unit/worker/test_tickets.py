@@ -7,7 +7,7 @@ from asynsched.protocol.worker_messages import Ticket
 from asynsched.worker.tickets import TICKETS, KeptTicket, TicketFolder
 
 
-def test_a_kept_ticket_is_found_again_and_what_a_killed_worker_has_half_written_is_removed(tmp_path, monkeypatch):
+def test_a_kept_ticket_is_found_again_and_a_half_written_one_is_removed(tmp_path, monkeypatch):
     def sync(_descriptor: int) -> None:
         raise AssertionError("a ticket need not outlast a power cut, and the disk is slow")
 

@@ -254,7 +254,7 @@ async def test_an_engine_that_is_away_gets_the_same_tickets_later(far):
     await far.database.write(claim_ticket, job.ticket.proof, **LIFE)
 
 
-async def test_the_log_says_once_that_an_engine_takes_nothing_and_once_that_it_takes_jobs_again(far, monkeypatch):
+async def test_the_log_says_once_that_an_engine_takes_nothing_and_once_that_it_does(far, monkeypatch):
     monkeypatch.setattr(executor_module, "TAKES_NOTHING_SECONDS", 0.05)
     far.engine.later.update(("one", "two"))
     with capture_logs() as logs:
@@ -311,7 +311,7 @@ async def test_the_next_scheduler_goes_on_with_tickets_as_they_are(far):
     assert (await executor.adopt([1])).known == {"one", "two"}
 
 
-async def test_a_ticket_is_submitted_again_only_once_its_run_is_taken_over_and_has_not_ended_before(far):
+async def test_a_ticket_is_submitted_again_only_after_a_takeover_of_its_open_run(far):
     await far.executor.launch([launch_of("one")])
     await eventually(lambda: far.engine.jobs, "it is submitted")
     await far.executor.close()
