@@ -45,6 +45,13 @@ _QUESTIONS: sa.Select[Any] = (
     .join_from(hitl_detail, task_instance, _IS_SAME)
     .join(dag_run, dag_run.c.id == hitl_detail.c.dag_run_id)
 )
+_UNANSWERED = (
+    sa.select(sa.select(task_instance.c.id).where(_IS_SAME).correlate(hitl_detail).scalar_subquery())
+    .select_from(hitl_detail)
+    .where(hitl_detail.c.responded_at.is_(None))
+    .correlate(None)
+)
+"""The row ids of the task instances whose questions have no answer. Joined, SQLite would look through all instances."""
 RESPONDENT = {f"responded_by_{name}": json_item(hitl_detail.c.responded_by, name) for name in ("id", "name")}
 SORTING = Sorting(
     {
@@ -247,5 +254,5 @@ def _matching(wanted: QuestionFilter) -> sa.Select[Any]:
         query = query.where(*one_of(RESPONDENT[f"responded_by_{name}"], values or None))
     if wanted.is_answered is not None:
         has_answer = hitl_detail.c.responded_at.is_not(None)
-        query = query.where(has_answer if wanted.is_answered else ~has_answer)
+        query = query.where(has_answer if wanted.is_answered else task_instance.c.id.in_(_UNANSWERED))
     return query

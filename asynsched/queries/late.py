@@ -27,7 +27,8 @@ from asynsched.settings import Settings
 from asynsched.states import PARKED_TASK_STATES, SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState
 from asynsched.store.dags.dags import find_dag
 from asynsched.store.database import Database
-from asynsched.store.rows import as_struct
+from asynsched.store.rows import as_struct, count
+from asynsched.store.runs.dag_runs import UNFINISHED_IDS
 from asynsched.store.schema import DagRunRow, dag_run, task_instance
 
 LASTS = timedelta(seconds=10)
@@ -198,5 +199,4 @@ def _late_runs(conn: Connection, before: datetime, dag_ids: frozenset[str] | Non
 
 
 def _count_active(conn: Connection) -> int:
-    states = (sa.text("dag_run.state = 'queued'"), sa.text("dag_run.state = 'running'"))
-    return sum(conn.execute(sa.select(sa.func.count()).select_from(dag_run).where(one)).scalar_one() for one in states)
+    return sum(count(conn, ids) for ids in UNFINISHED_IDS.values())

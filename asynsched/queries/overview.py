@@ -1,7 +1,7 @@
 """The state of everything at a glance: running, failed and late runs, and the next ones."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ from asynsched.queries.paging import Paging, Range
 from asynsched.queries.runs import Progress, count_progress
 from asynsched.states import DagRunState
 from asynsched.store.rows import fetch, portions
-from asynsched.store.runs.dag_runs import IS_QUEUED, IS_RUNNING
+from asynsched.store.runs.dag_runs import UNFINISHED_IDS
 from asynsched.store.schema import dag, dag_run
 
 LATE_AFTER = timedelta(seconds=60)
@@ -68,6 +68,33 @@ class Overview(Struct, frozen=True, kw_only=True):
 
 _COLUMNS = [dag_run.c[name] for name in RunLine.__struct_fields__]
 _RUNS: sa.Select[Any] = sa.select(*_COLUMNS)
+_nth = dag_run.alias()
+_NTH_NEWEST = (
+    sa.select(_nth.c.run_after)
+    .where(_nth.c.dag_id == dag.c.dag_id)
+    .order_by(_nth.c.run_after.desc())
+    .limit(1)
+    .offset(sa.bindparam("n", type_=sa.Integer) - 1)
+    .scalar_subquery()
+)
+_PLACE = sa.func.row_number().over(
+    partition_by=dag_run.c.dag_id, order_by=(dag_run.c.run_after.desc(), dag_run.c.id.desc())
+)
+# An index has the runs of a DAG by this date, so that the older ones cost nothing.
+_SINCE_THE_NTH = (
+    sa.select(*_COLUMNS, _PLACE.label("place"))
+    .join(dag, dag.c.dag_id == dag_run.c.dag_id)
+    .where(dag_run.c.run_after >= sa.func.coalesce(_NTH_NEWEST, datetime.min.replace(tzinfo=UTC)))
+    .where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
+    .subquery()
+)
+_RECENT = (
+    sa.select(*(_SINCE_THE_NTH.c[column.name] for column in _COLUMNS))
+    .where(_SINCE_THE_NTH.c.place <= sa.bindparam("n"))
+    .order_by(_SINCE_THE_NTH.c.place.desc())
+)
+_IS_RUNNING = dag_run.c.id.in_(UNFINISHED_IDS[DagRunState.RUNNING])
+_IS_QUEUED = dag_run.c.id.in_(UNFINISHED_IDS[DagRunState.QUEUED])
 
 
 def read_overview(conn: Connection, dag_ids: DagIds, *, now: datetime, since: datetime) -> Overview:
@@ -81,8 +108,8 @@ def read_overview(conn: Connection, dag_ids: DagIds, *, now: datetime, since: da
             dag.c.is_active, _seen(dag.c.dag_id, dag_ids)
         )
     ).one()
-    running = _lines(conn, _RUNS.where(IS_RUNNING, seen).order_by(dag_run.c.id.desc()))
-    queued = _lines(conn, _RUNS.where(IS_QUEUED, seen).order_by(dag_run.c.queued_at))
+    running = _lines(conn, _RUNS.where(_IS_RUNNING, seen).order_by(dag_run.c.id.desc()))
+    queued = _lines(conn, _RUNS.where(_IS_QUEUED, seen).order_by(dag_run.c.queued_at))
     return Overview(
         running=running,
         queued=queued,
@@ -91,8 +118,8 @@ def read_overview(conn: Connection, dag_ids: DagIds, *, now: datetime, since: da
         coming=next_runs(conn, dag_ids, now, late=False),
         missed=_missed(conn, dag_ids, since),
         progress=count_progress(conn, [run.id for run in (*running, *queued)]),
-        n_running=_count(conn, IS_RUNNING, seen),
-        n_queued=_count(conn, IS_QUEUED, seen),
+        n_running=_count(conn, _IS_RUNNING, seen),
+        n_queued=_count(conn, _IS_QUEUED, seen),
         n_failed=ended.get(DagRunState.FAILED, 0),
         n_succeeded=ended.get(DagRunState.SUCCESS, 0),
         n_dags=n_dags,
@@ -103,13 +130,8 @@ def read_overview(conn: Connection, dag_ids: DagIds, *, now: datetime, since: da
 def recent_states(conn: Connection, dag_ids: Sequence[str], n: int) -> dict[str, list[RunLine]]:
     """Return the newest `n` runs at most of each DAG, the oldest of them first."""
     found: dict[str, list[RunLine]] = {dag_id: [] for dag_id in dag_ids}
-    place = sa.func.row_number().over(
-        partition_by=dag_run.c.dag_id, order_by=(dag_run.c.run_after.desc(), dag_run.c.id.desc())
-    )
     for some in portions(list(dag_ids)):
-        numbered = sa.select(*_COLUMNS, place.label("place")).where(dag_run.c.dag_id.in_(some)).subquery()
-        newest = sa.select(*(numbered.c[column.name] for column in _COLUMNS)).where(numbered.c.place <= n)
-        for line in fetch(conn, RunLine, newest.order_by(numbered.c.place.desc())):
+        for line in fetch(conn, RunLine, _RECENT, {"dag_ids": some, "n": n}):
             found[line.dag_id].append(line)
     return found
 
@@ -118,7 +140,7 @@ def _lines(conn: Connection, query: "sa.Select[Any]") -> tuple[RunLine, ...]:
     return tuple(fetch(conn, RunLine, query.limit(MOST_LISTED)))
 
 
-def _count(conn: Connection, *conditions: "sa.ColumnElement[bool] | sa.TextClause") -> int:
+def _count(conn: Connection, *conditions: "sa.ColumnElement[bool]") -> int:
     return conn.execute(sa.select(sa.func.count()).select_from(dag_run).where(*conditions)).scalar_one()
 
 

@@ -29,7 +29,7 @@ from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store.dags.dags import near_dag_ids
 from asynsched.store.expressions import as_text, seconds_between
 from asynsched.store.rows import as_struct, count, length, near_names
-from asynsched.store.runs.dag_runs import newest_run_ids, run_ids_beginning_with
+from asynsched.store.runs.dag_runs import UNFINISHED_IDS, newest_run_ids, run_ids_beginning_with
 from asynsched.store.schema import (
     DagRunRow,
     asset,
@@ -361,7 +361,7 @@ def conditions_of_runs(wanted: RunFilter) -> list[sa.ColumnElement[bool]]:
         *one_of(run.dag_id, wanted.allowed),
         *one_of(run.dag_id, wanted.dag_ids),
         *one_of(run.run_id, wanted.run_ids),
-        *one_of(run.state, wanted.states),
+        *_in_states(wanted.states),
         *one_of(run.run_type, wanted.run_types),
         *one_of(dag_version.c.number, wanted.version_numbers),
         *one_of(run.partition_key, wanted.partition_keys),
@@ -381,6 +381,12 @@ def conditions_of_runs(wanted: RunFilter) -> list[sa.ColumnElement[bool]]:
     if wanted.asset is not None:
         conditions.append(_has_consumed(wanted.asset))
     return conditions
+
+
+def _in_states(states: tuple[str | None, ...] | None) -> list[sa.ColumnElement[bool]]:
+    if not states or not UNFINISHED_IDS.keys() >= set(states):
+        return one_of(dag_run.c.state, states)
+    return [sa.or_(*(dag_run.c.id.in_(UNFINISHED_IDS[state]) for state in states if state is not None))]
 
 
 def _has_consumed(pattern: str) -> sa.ColumnElement[bool]:

@@ -20,6 +20,7 @@ from asynsched.queries.runs import OF_VERSION, RunFilter, RunInfo, conditions_of
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, PAUSED_TASK_STATES, TaskInstanceState
 from asynsched.store.expressions import seconds_between, tasks_of_versions
 from asynsched.store.rows import count, fetch, in_common, near_names
+from asynsched.store.runs.task_instances import UNDER_WAY_IDS, UNDER_WAY_STATES
 from asynsched.store.schema import (
     dag,
     dag_run,
@@ -225,7 +226,8 @@ def instances_of_rows(conn: Connection, row_ids: Collection[int]) -> list[TaskIn
 
 def count_task_instances(conn: Connection, wanted: TaskInstanceFilter, at_most: int | None = None) -> int:
     """Count such task instances; a larger number than `at_most` is not counted to its end."""
-    query = _COUNTED.where(*_conditions(conn, wanted))
+    query = _COUNTED if _depends_on_runs(wanted) else sa.select(task_instance.c.id)
+    query = query.where(*_conditions(conn, wanted))
     return count(conn, query if at_most is None else query.limit(at_most))
 
 
@@ -489,9 +491,17 @@ def _conditions(conn: Connection, wanted: TaskInstanceFilter) -> list[sa.ColumnE
         *wanted.updated_at.holds_for(CHANGED_AT),
         *wanted.duration_seconds.holds_for(DURATION),
     ]
+    if wanted.states and set(wanted.states) <= UNDER_WAY_STATES:
+        conditions.append(row.id.in_(UNDER_WAY_IDS))
     if wanted.is_mapped is not None:
         conditions.append(row.map_index >= 0 if wanted.is_mapped else row.map_index < 0)
     return [*conditions, *_conditions_of_tasks(conn, wanted)]
+
+
+def _depends_on_runs(wanted: TaskInstanceFilter) -> bool:
+    """Return whether the conditions are also on runs or their versions: with millions of instances, these cost most."""
+    of_tasks = (wanted.operators, wanted.groups, wanted.operator_name, wanted.display_name)
+    return wanted.run != RunFilter() or of_tasks != (None, None, ANY_TEXT, ANY_TEXT)
 
 
 def _conditions_of_tasks(conn: Connection, wanted: TaskInstanceFilter) -> list[sa.ColumnElement[bool]]:

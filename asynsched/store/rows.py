@@ -54,7 +54,7 @@ def fetch_one(
     return None if row is None else as_struct(struct, row)
 
 
-def count(conn: Connection, query: "sa.Select[Any]") -> int:
+def count(conn: Connection, query: "sa.Select[Any] | sa.CompoundSelect[Any]") -> int:
     """Return the number of a query's rows."""
     return conn.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one()
 

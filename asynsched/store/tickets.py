@@ -28,6 +28,7 @@ from asynsched.protocol.messages import Ended, Launch, Started
 from asynsched.protocol.worker_messages import Proof, Renewal, WorkerTerms
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.store.rows import as_struct, fetch, fetch_in, portions, select_in, storable
+from asynsched.store.runs.task_instances import IS_UNDER_WAY
 from asynsched.store.schema import TicketRow, callback_request, dag_run, task_instance, ticket
 from asynsched.store.statements import insert_ignoring
 
@@ -82,7 +83,7 @@ _OF_OWNER = (
 )
 _PROGRESS = sa.select(_token, _state, ticket.c.renewals, ticket.c.lease_seconds + ticket.c.end_seconds)
 _AWAITED = sa.select(task_instance.c.token).where(
-    sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')"),  # few: an index has them alone
+    IS_UNDER_WAY,
     task_instance.c.state.in_(sorted(SLOT_TASK_STATES)),
     task_instance.c.token.is_not(None),
 )

@@ -1,6 +1,6 @@
 """The hot queries use indexes, on both databases: none looks through history."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -8,6 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.keys import DagRunKey
+from asynsched.queries import hitl, runs
+from asynsched.queries import task_instances as instances
+from asynsched.queries.overview import read_overview
 from asynsched.store import assets as asset_events
 from asynsched.store.assets import AssetEventRow
 from asynsched.store.dags import dags
@@ -98,6 +101,18 @@ HOT = [
     (asset_events.record_events, [AssetEventRow("a", "a", {}, NOW, ("x",), token="t")]),
     (apply, BATCH),
 ]
+UNANSWERED = hitl.QuestionFilter(states=("awaiting_input",), is_answered=False)
+OF_PAGES = [
+    (partial(read_overview, now=NOW, since=NOW - timedelta(days=1)), None),
+    (hitl.list_questions, UNANSWERED),
+    (hitl.count_questions, UNANSWERED),
+    (runs.list_runs, runs.RunFilter(states=("running", "queued"))),
+    (runs.count_runs, runs.RunFilter(states=("running",))),
+    (instances.list_task_instances, instances.TaskInstanceFilter(states=("running", "queued"))),
+    (pools.scheduled_slots,),
+    (instances.count_task_instances, instances.TaskInstanceFilter(states=("deferred",))),
+]
+"""What pages ask again at each change."""
 
 
 def name_of(query: Any) -> str:
@@ -186,9 +201,9 @@ def searches_through_history(conn: sa.Connection) -> dict[str, list[str]]:
     fill(conn, n_runs=2000, n_tasks=20, n_dags=2000)
     if conn.dialect.name != "sqlite":
         conn.execute(sa.text("SET LOCAL enable_seqscan = on"))
-    look_at_sizes(conn)
+        look_at_sizes(conn)  # nothing does so on SQLite
     found = {}
-    for query, *arguments in HOT:
+    for query, *arguments in [*HOT, *OF_PAGES]:
         with conn.begin_nested() as attempt:
             lines = [line for line in chosen_plans(conn, query, *arguments) if _is_search_through(line)]
             attempt.rollback()

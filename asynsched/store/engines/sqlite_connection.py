@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.pool import NullPool
 
 from asynsched.errors import StoreUnavailable
@@ -20,6 +21,11 @@ Synchronous = Literal["full", "normal"]
 
 BUSY_TIMEOUT_SECONDS = 10.0
 _CACHE_KIB = 16 * 1024
+
+
+class _HintingCompiler(SQLiteCompiler):
+    def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
+        return text  # SQLAlchemy leaves the hints of `with_hint` out for SQLite
 
 
 class Outcome(NamedTuple):
@@ -147,6 +153,7 @@ def _engine(path: Path | None, synchronous: Synchronous, read_only: bool, keys: 
 
     options = execution_options(keys, in_memory=path is None)
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool, execution_options=options)
+    engine.dialect.statement_compiler = _HintingCompiler
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

@@ -58,6 +58,23 @@ IS_QUEUED = sa.text("dag_run.state = 'queued'")
 IS_RUNNING = sa.text("dag_run.state = 'running'")
 
 
+def _ids_by(index: str, *conditions: sa.TextClause) -> "sa.Select[tuple[int]]":
+    # SQLite does not know how few rows a partial index has, and might look through all runs.
+    return (
+        sa.select(dag_run.c.id).correlate(None).where(*conditions).with_hint(dag_run, f"INDEXED BY {index}", "sqlite")
+    )
+
+
+UNFINISHED_IDS: dict[str, "sa.Select[tuple[int]] | sa.CompoundSelect[tuple[int]]"] = {
+    DagRunState.RUNNING: _ids_by("ix_dag_run_running", IS_RUNNING),
+    DagRunState.QUEUED: sa.union_all(
+        _ids_by("ix_dag_run_queued_of_dag", IS_QUEUED, sa.text("dag_run.backfill_id IS NULL")),
+        _ids_by("ix_dag_run_queued_of_backfill", IS_QUEUED, sa.text("dag_run.backfill_id IS NOT NULL")),
+    ),
+}
+"""The row ids of the runs in a state that no finished run has. Indexes find them, however long the history is."""
+
+
 def _number_of(state: str, index: str, dialect: str) -> str:
     # SQLite does not know how few rows a partial index has, and might look through all runs that a DAG has had.
     by_index = f"INDEXED BY {index}" if dialect == "sqlite" else ""

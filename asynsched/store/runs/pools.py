@@ -20,8 +20,10 @@ from sqlalchemy import Connection, Row
 
 from asynsched.authoring.defaults import DEFAULT_POOL
 from asynsched.errors import AlreadyExists, StoreError
-from asynsched.states import COUNTED_TASK_STATES
+from asynsched.states import COUNTED_TASK_STATES, DagRunState
 from asynsched.store.rows import LARGEST_INTEGER, check_description, check_name, delete_named
+from asynsched.store.runs.dag_runs import UNFINISHED_IDS
+from asynsched.store.runs.task_instances import IS_UNDER_WAY
 from asynsched.store.runs.transitions import TaskRowKey
 from asynsched.store.schema import dag, dag_run, pool, task_instance
 from asynsched.store.statements import insert_ignoring, insert_or_update
@@ -30,14 +32,12 @@ UNLIMITED = -1
 LONGEST_NAME = 256
 _USE = (
     sa.select(task_instance.c.pool, task_instance.c.state, sa.func.sum(task_instance.c.pool_slots).label("n"))
-    # In the words of the partial index, which is not used otherwise.
-    .where(sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')"))
+    .where(IS_UNDER_WAY)
     .group_by(task_instance.c.pool, task_instance.c.state)
 )
 _SCHEDULED = (
     sa.select(task_instance.c.pool, sa.func.sum(task_instance.c.pool_slots).label("n"))
-    .join(dag_run, dag_run.c.id == task_instance.c.dag_run_id)
-    .where(sa.text("dag_run.state = 'running'"), task_instance.c.state == "scheduled")
+    .where(task_instance.c.dag_run_id.in_(UNFINISHED_IDS[DagRunState.RUNNING]), task_instance.c.state == "scheduled")
     .group_by(task_instance.c.pool)
 )
 
