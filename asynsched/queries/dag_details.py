@@ -129,7 +129,7 @@ def _composed(found: _Found, seen_dags: frozenset[str] | None) -> DagDetails:
         params=dag.params, airflow=file.airflow or None,
         reads=file.reads if seen_dags is None or seen_dags.issuperset(file.dag_ids) else (),
         task_start=obstacles[0] if obstacles else FORKED,
-        missing_pools=tuple(sorted({task.pool for task in dag.tasks} - found.pools)),
+        missing_pools=tuple(sorted({pool for task in dag.tasks for pool in task.pools} - found.pools)),
         tasks=tuple(
             TaskDetails(**in_common(TaskDetails, task), is_mapped=task.map_length is not None) for task in dag.tasks
         ),
