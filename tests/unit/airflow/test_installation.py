@@ -146,13 +146,13 @@ def test_the_hook_can_change_all_that_says_where_a_try_runs(hooked):
         "def task_instance_mutation_hook(ti, dag_run):\n"
         "    assert (ti.dag_run, dag_run, ti.map_index, ti.task.task_id) == (None, None, -1, ti.task_id)\n"
         "    ti.pool, ti.pool_slots, ti.executor = 'wide', 2 + ti.try_number, 'celery'\n"
-        "    ti.executor_config['mem'] = f'{ti.max_tries}G'\n"
+        "    if not ti.try_number: ti.executor_config['mem'] = '1G'\n"
         "    ti.priority_weight += 10\n"
         "    ti.task.queue = 'of a copy of the task'\n"
     )
     first, second = routes_of(retries=0)
-    assert first == SerializedRoute("wide", 2, "default", "celery", {"mem": "0G"}, 1 + 5 + 10)
-    assert second.pool_slots == 3
+    assert first == SerializedRoute("wide", 2, "default", "celery", {"mem": "1G"}, 1 + 5 + 10)
+    assert (second.pool_slots, second.executor_config) == (3, {})
     weighed, *_ = routes_of(weight_rule="absolute")
     assert weighed.priority_weight == 1 + 10
 
