@@ -335,7 +335,11 @@ def test_a_hook_of_task_instances_sends_a_retry_to_another_pool_and_queue(new_si
 
     with site.up():
         site.wait_for_dag("routed")
-        assert site.json("dags", "show", "routed")["missing_pools"] == ["again"]
+        details = site.json("dags", "show", "routed")
+        assert [route["queue"] for route in details["tasks"][0]["routes"]] == ["default", "retry_queue"]
+        assert details["missing_pools"] == ["again"]
+        told = site.run("dags", "show", "routed")
+        assert "There is no pool 'again', so fails_once cannot start" in told.stdout + told.stderr
         site.run("dags", "trigger", "routed", "--run-id", "r")
         site.until(lambda: "no pool 'again'" in (shown()["reason"] or ""), "the retry waits for its pool")
         why = site.run("why", "routed", "r", "fails_once").stdout
