@@ -119,7 +119,8 @@ class ActiveTask:
     route: Route = field(init=False)
 
     def __post_init__(self) -> None:
-        self.route = self.route_after(max(self.try_number - (self.state in _COUNTED), 0))
+        is_counted = self.try_number > 0 and self.state in _COUNTED
+        self.route = self.route_after(self.try_number - is_counted)
 
     def route_after(self, n_tries: int) -> Route:
         """Return the route of the try that follows `n_tries` others."""
