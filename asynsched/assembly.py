@@ -462,7 +462,7 @@ def name_gauges(metrics: Metrics, services: Services) -> None:
     def of_pools(state: TaskInstanceState) -> Iterable[Sample]:
         taken: Counter[str] = Counter()
         for task in list(evaluation.tries.awaited.values()):
-            taken[task.task.pool] += task.task.pool_slots if task.state == state else 0
+            taken[task.route.pool] += task.route.pool_slots if task.state == state else 0
         return [((name,), taken[name]) for name in list(pools)]
 
     def of_loops(field: str) -> Iterable[Sample]:

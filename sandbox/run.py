@@ -336,6 +336,8 @@ def _context(launch: messages.Launch, task: BaseOperator, started_at: datetime) 
         ended_at=caused_by.ended_at,
         reschedule_started_at=launch.reschedule_started_at,
         max_map_length=launch.max_map_length,
+        pool=None if launch.callback else launch.pool,
+        queue=None if launch.callback else launch.queue,
     )
     return build_context(task, launch.run, facts)
 

@@ -18,7 +18,7 @@ from asynsched.authoring.connection import set_secrets_backend
 from asynsched.authoring.defaults import options_of_operators, set_defaults
 from asynsched.authoring.running.state_backend import set_state_store_backend
 from asynsched.authoring.xcom import set_xcom_backend
-from asynsched.errors import MovedNameWarning
+from asynsched.errors import DagWarning, MovedNameWarning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,16 +150,19 @@ class ServedModule:
         self._moved = dict(_pairs(names.MOVED.get(self._name, {})))
 
     def public(self) -> list[str]:
-        """Return the names that the module has, sorted; `import *` takes all of them."""
+        """Return the names of the module that can be used, sorted; `import *` takes all of them."""
         whole = self._whole()
         of_whole = () if whole is None else (name for name in dir(whole) if not name.startswith("_"))
-        return sorted({*self._homes, *self._moved, *of_whole})
+        known = {*self._homes, *self._moved, *of_whole}
+        return sorted(name for name in known if f"{self._name}.{name}" not in names.UNUSABLE)
 
     def find(self, name: str) -> Any:
         """Return the equivalent of a name of the module. Raises AttributeError if asynsched has none."""
         if name in self._homes:
             home, ours = self._homes[name]
             value = getattr(importlib.import_module(home), ours)
+            if reason := names.UNUSABLE.get(f"{self._name}.{name}"):
+                _warn(DagWarning(f"{self._name}.{name} can be imported, but its use is an error: {reason}"), 3)
         elif name in self._moved:
             value = self._find_moved(name)
         elif (submodule := f"{self._name}.{name}") in self._modules:
@@ -178,7 +181,7 @@ class ServedModule:
 
     def _find_moved(self, name: str) -> Any:
         place, now = self._moved[name]
-        _warn(f"{self._name}.{name}", f"{place}.{now}")
+        _warn(MovedNameWarning(f"{self._name}.{name}", f"{place}.{now}"), 4)
         return getattr(importlib.import_module(place), now)
 
     def _whole(self) -> ModuleType | None:
@@ -261,11 +264,11 @@ def _installed(package: str) -> Iterator[str]:
             yield folder
 
 
-def _warn(old: str, new: str) -> None:
+def _warn(warning: Warning, n_frames: int) -> None:
+    """Warn of an import; `n_frames` are those from here to the importing statement, both included."""
     import warnings
 
     from asynsched.authoring.active import show_only_in_parses
 
-    show_only_in_parses(MovedNameWarning)
-    # The frames are this function's, two of the module's, and the importing statement's.
-    warnings.warn(MovedNameWarning(old, new), stacklevel=4)
+    show_only_in_parses(type(warning))
+    warnings.warn(warning, stacklevel=n_frames)

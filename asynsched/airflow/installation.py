@@ -135,7 +135,10 @@ class Installation:
 
     def begins(self, context: Context) -> None:
         """Apply the hook of task instances, before any code of the task runs. An error of the hook is raised."""
-        self.policies.mutate(context["ti"], context["dag_run"])
+        ti = context["ti"]
+        held = ti.pool, ti.queue
+        self.policies.mutate(ti, context["dag_run"])
+        ti.pool, ti.queue = held  # the try has them by now
 
     def runs(self, context: Context) -> None:
         """Tell listeners that a task is about to be executed."""

@@ -281,6 +281,7 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.listeners.listener": {f"{_OWN}.listeners": "get_listener_manager"},
     "airflow.listeners.types": {f"{_OWN}.listeners": "AssetEvent"},
     "airflow.policies": {f"{_OWN}.policies": "hookimpl"},
+    "airflow.api.common.trigger_dag": {f"{_OWN}.other_dags": "trigger_dag"},
     "airflow.models": {
         PUBLIC: (
             "DAG BaseOperator BaseOperatorLink Connection Operator=BaseOperator Param SkipMixin TaskInstance Variable"
@@ -288,10 +289,14 @@ SERVED: dict[str, dict[str, str]] = {
         "asynsched.authoring.running.task_instance": "DagRun",
         "asynsched.authoring.mapping": "MappedOperator",
         f"{_OWN}.session": "TaskReschedule",
+        f"{_OWN}.other_dags": "DagBag DagModel",
         "asynsched.authoring.xcom": "BaseXCom XCom",
     },
     "airflow.models.base": {f"{_OWN}.defaults": "ID_LEN"},
     "airflow.models.asset": {f"{_OWN}.session": "expand_alias_to_assets"},
+    "airflow.models.dag": {f"{_OWN}.other_dags": "DagModel"},
+    "airflow.models.dagbag": {f"{_OWN}.other_dags": "DagBag"},
+    "airflow.models.serialized_dag": {f"{_OWN}.other_dags": "SerializedDagModel"},
     "airflow.models.deadline": {f"{_OWN}.standard": "ReferenceModels"},
     "airflow.models.connection": {PUBLIC: "Connection"},
     "airflow.models.dagrun": {"asynsched.authoring.running.task_instance": "DagRun"},
@@ -504,6 +509,7 @@ MOVED: dict[str, dict[str, str]] = {
     "airflow.hooks.base_hook": {"airflow.sdk": "BaseHook"},
     "airflow.models.baseoperator": {"airflow.sdk": "BaseOperator chain chain_linear cross_downstream"},
     "airflow.models.dag": {"airflow.sdk": "DAG dag"},
+    "airflow.api.common.experimental.trigger_dag": {"airflow.api.common.trigger_dag": "trigger_dag"},
     "airflow.models.dataset": {"airflow.sdk": "Dataset=Asset DatasetAlias=AssetAlias"},
     "airflow.models.mappedoperator": {"airflow.sdk.definitions.mappedoperator": "MappedOperator"},
     "airflow.models.param": {"airflow.sdk": "Param ParamsDict"},
@@ -592,15 +598,29 @@ MOVED_WHOLE: dict[str, str] = {"airflow.utils.timezone": "airflow.sdk.timezone"}
 """The same for modules of functions."""
 
 _NO_DATABASE = "user code has no access to the database"
-_USE_OPERATOR = f"{_NO_DATABASE}; use TriggerDagRunOperator"
 _NO_API = "asynsched has no API server and no auth managers"
 _SERVICE = "asynsched has an executor of its own"
 _LOGS = "asynsched writes logs to its home; it has no log handlers of providers"
 REFUSED: dict[str, str] = {
     "airflow.operators.subdag": "Airflow 3 has no SubDagOperator; put the tasks into a TaskGroup",
     "airflow.operators.subdag_operator": "Airflow 3 has no SubDagOperator; put the tasks into a TaskGroup",
-    "airflow.api.common.experimental": _USE_OPERATOR,
-    "airflow.api.common.trigger_dag": _USE_OPERATOR,
+    **dict.fromkeys(
+        (
+            f"airflow.api.common.experimental.{name}"
+            for name in (
+                "delete_dag",
+                "get_code",
+                "get_dag_run_state",
+                "get_dag_runs",
+                "get_lineage",
+                "get_task",
+                "get_task_instance",
+                "mark_tasks",
+                "pool",
+            )
+        ),
+        f"{_NO_DATABASE}; use ExternalTaskSensor, or the methods of `ti`",
+    ),
     "airflow.api_fastapi.app": _NO_API,
     "airflow.api_fastapi.auth.managers.base_auth_manager": _NO_API,
     "airflow.api_fastapi.auth.managers.models.base_user": _NO_API,
@@ -630,17 +650,12 @@ REFUSED: dict[str, str] = {
         ),
         "user code has no access to the scheduler's jobs",
     ),
-    "airflow.models.DagBag": "DAG files cannot read the other DAG files",
-    "airflow.models.DagModel": _NO_DATABASE,
     "airflow.models.ImportError": f"{_NO_DATABASE}; `asynsched dags errors` shows the errors of files",
     "airflow.models.Log": _NO_DATABASE,
     "airflow.models.RenderedTaskInstanceFields": _NO_DATABASE,
     "airflow.models.SlaMiss": "Airflow 3 has no SLAs; use DeadlineAlert",
     "airflow.models.TaskFail": _NO_DATABASE,
-    "airflow.models.dag.DagModel": _NO_DATABASE,
-    "airflow.models.serialized_dag": _NO_DATABASE,
     "airflow.models.taskinstance.SimpleTaskInstance": _SERVICE,
-    "airflow.models.dagbag": "DAG files cannot read the other DAG files",
     "airflow.models.renderedtifields": _NO_DATABASE,
     "airflow.secrets.metastore": f"{_NO_DATABASE}; Connection.get and Variable.get read it",
     "airflow.settings.Session": f"{_NO_DATABASE}; use Variable, Connection and XComs",
@@ -648,6 +663,13 @@ REFUSED: dict[str, str] = {
     "airflow.utils.db": _NO_DATABASE,
 }
 """Modules, and names in modules, that cannot work here, and why. A module's submodules cannot, either."""
+
+UNUSABLE: dict[str, str] = {
+    "airflow.models.DagBag": "DAG files cannot read the other DAG files",
+    "airflow.models.dagbag.DagBag": "DAG files cannot read the other DAG files",
+    "airflow.models.serialized_dag.SerializedDagModel": _NO_DATABASE,
+}
+"""Names that files may import, such as for annotations, but whose use is an error, and why. The import is warned of."""
 
 CONTRIB = "airflow.contrib"
 EMPTY = frozenset({CONTRIB, *(f"{CONTRIB}.{name}" for name in ("hooks", "operators", "secrets", "sensors", "utils"))})

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from asynsched.authoring.awaited_try import AwaitedTry
     from asynsched.authoring.dag import DAG
 
 ENTRY_POINTS = "airflow.policy"
 PROJECT = "airflow.policy"
 CONTEXT_VARIABLES = "get_airflow_context_vars"
-NAMES = ("dag_policy", "task_policy", "task_instance_mutation_hook", CONTEXT_VARIABLES)
+TASK_INSTANCE = "task_instance_mutation_hook"
+NAMES = ("dag_policy", "task_policy", TASK_INSTANCE, CONTEXT_VARIABLES)
 
 
 class PolicyError(DagError):
@@ -27,9 +29,14 @@ class PolicyError(DagError):
 
 
 class Policies:
-    """The policies of this process, by name, in the order in which they apply: the file has the last word."""
+    """The policies of this process, by name, in the order in which they apply: the file has the last word.
+
+    Attributes:
+        needing_runs: Why the hooks of task instances could not say where tries run before there is a run, by source.
+    """
 
     def __init__(self) -> None:
+        self.needing_runs: dict[str, str] = {}
         self._functions: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in NAMES}
 
     def __bool__(self) -> bool:
@@ -77,10 +84,26 @@ class Policies:
             return False
         return True
 
+    @property
+    def mutate_tries(self) -> bool:
+        """Whether there is a hook of task instances."""
+        return bool(self._functions[TASK_INSTANCE])
+
     def mutate(self, task_instance: Any, dag_run: Any) -> None:
         """Apply the hook of task instances. An error of the hook is raised."""
-        for _, function in self._functions["task_instance_mutation_hook"]:
+        for _, function in self._functions[TASK_INSTANCE]:
             function(*(task_instance, dag_run)[: _n_parameters(function)])
+
+    def route(self, awaited: AwaitedTry) -> bool:
+        """Apply the hook of task instances to a try before there is a run; return False if it needs the run."""
+        for source, function in self._functions[TASK_INSTANCE]:
+            try:
+                function(*(awaited, None)[: _n_parameters(function)])
+            except Exception as exc:  # noqa: BLE001 - user code
+                who = f"DAG {awaited.dag_id!r}, task {awaited.task_id!r}"
+                self.needing_runs.setdefault(source, f"{who}: {type(exc).__name__}: {exc}")
+                return False
+        return True
 
     def context_variables(self, context: Any) -> dict[str, str]:
         """Return the variables that policies add to a task's context: those of the last policy that returns any."""

@@ -55,7 +55,7 @@ def provide_session(func: Callable[..., Any]) -> Callable[..., Any]:
     return with_session
 
 
-class _NoTable(type):
+class NoTable(type):
     """The type of stand-ins for tables: their columns do not exist."""
 
     def __getattr__(cls, name: str) -> NoReturn:
@@ -64,7 +64,7 @@ class _NoTable(type):
         create_session()
 
 
-class TaskReschedule(metaclass=_NoTable):
+class TaskReschedule(metaclass=NoTable):
     """Stands for a table that the OpenLineage provider queries in Airflow's own processes only."""
 
 

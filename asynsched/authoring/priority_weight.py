@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from asynsched.authoring.awaited_try import MOST_TRIES, AwaitedTry
 from asynsched.authoring.class_paths import imported_class
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.trigger_rule import WeightRule
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.operators.base import BaseOperator
 
-MOST_TRIES = 100
-"""For how many tries of a task weights are computed; later tries have the last one."""
-
 
 class PriorityWeightStrategy(ABC):
     """Computes the priority weight of each try of a task. Its instances have no state of their own."""
@@ -30,8 +28,7 @@ class PriorityWeightStrategy(ABC):
         """Return the weight of a try.
 
         Args:
-            ti: A task that waits for its next try. It has `task`, `task_id`, `dag_id`, `map_index` (-1), `max_tries`,
-                and `try_number`, the number of tries before this one. It has nothing of a run.
+            ti: The task instance, with nothing of a run. Its `try_number` is the number of tries before this one.
         """
 
     def __eq__(self, other: object) -> bool:
@@ -39,19 +36,6 @@ class PriorityWeightStrategy(ABC):
 
     def __hash__(self) -> int:
         return hash(type(self))
-
-
-class _Waiting:
-    """A task that waits for its next try, as far as it is known while its file is parsed."""
-
-    map_index = -1
-
-    def __init__(self, task: BaseOperator, dag_id: str, try_number: int) -> None:
-        self.task, self.task_id, self.dag_id = task, task.task_id, dag_id
-        self.try_number, self.max_tries = try_number, task.retries
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"a strategy of priority weights can use the task and its try_number only, not {name}")
 
 
 def weight_rule_of(owner: str, rule: Any) -> str | PriorityWeightStrategy:
@@ -73,4 +57,4 @@ def weight_rule_of(owner: str, rule: Any) -> str | PriorityWeightStrategy:
 def weights(strategy: PriorityWeightStrategy, task: BaseOperator, dag_id: str) -> tuple[int, ...]:
     """Return the weights of a task's tries, the first one's first."""
     n = min(task.retries + 1, MOST_TRIES)
-    return tuple(strategy.get_weight(_Waiting(task, dag_id, tries)) for tries in range(n))
+    return tuple(strategy.get_weight(AwaitedTry(task, dag_id, tries)) for tries in range(n))

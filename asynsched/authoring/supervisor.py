@@ -27,6 +27,8 @@ part is a dict of `found` and of the `place` where the next part begins, None in
 - `task_count` (the same, and states), `run_count` (dag_id, logical_dates, run_ids, states): a number.
 - `dag_run` (dag_id, run_id): a dict of the fields of a DagRun. Not found: SupervisorNotFound.
 - `run_state` (dag_id, run_id): the state of a run. Not found: SupervisorNotFound.
+- `dag_get` (dag_id): a dict of `dag_id`, `file_path`, `is_active`, `is_paused` and `has_errors` of a DAG. Not found:
+  SupervisorNotFound.
 - `dag_names` (dag_id): a dict of the `task_ids` and `group_ids` of a DAG. Not found: SupervisorNotFound.
 - `run_trigger` (dag_id, run_id, conf, logical_date, has_logical_date, reset, fail_when_paused, note): a dict with
   `status`, which is `created` (then with `run_id`), `exists` (then with `reason`) or `paused`. No such DAG:

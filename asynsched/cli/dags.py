@@ -79,10 +79,10 @@ DETAIL_FIELDS = (
 )  # fmt: skip
 TASK_FIELDS = (
     "task_id", "task_type", "group_id", "trigger_rule", "retries", "retry_delay", "execution_timeout", "pool",
-    "pool_slots", "priority_weight", "weight_rule", "queue", "depends_on_past", "is_mapped",
+    "pool_slots", "priority_weight", "weight_rule", "queue", "depends_on_past", "is_mapped", "routes",
 )  # fmt: skip
 SPARE_TASK_FIELDS = (
-    "is_mapped", "queue", "weight_rule", "depends_on_past", "pool_slots", "group_id", "priority_weight",
+    "routes", "is_mapped", "queue", "weight_rule", "depends_on_past", "pool_slots", "group_id", "priority_weight",
     "execution_timeout", "retry_delay", "pool", "retries",
 )  # fmt: skip
 FILE_ENDINGS = (".py", ".zip")
@@ -130,7 +130,7 @@ def dags_show(session: Session, output: Output, dag_id: str) -> Record | None:
     table["tasks"] = [fields_of(task, TASK_FIELDS) for task in details.tasks]
     table["edges"] = [as_row(edge) for edge in details.edges]
     for pool in details.missing_pools:
-        tasks = [task.task_id for task in details.tasks if task.pool == pool]
+        tasks = [task.task_id for task in details.tasks if pool in (task.pool, *(route.pool for route in task.routes))]
         note(f"There is no pool {pool!r}, so {some_of(tasks)} cannot start: `asynsched pools set {quote(pool)} SLOTS`")
     return Record(as_row(details), sections={"tasks": SPARE_TASK_FIELDS, "edges": ()}, table=table)
 

@@ -49,7 +49,9 @@ USUAL_TASK_COLUMNS = (
 )  # fmt: skip
 LINK_COLUMNS = ("task_id", "map_index", "name", "url")
 FIELD_COLUMNS = ("field", "value")
-TRY_COLUMNS = ("task_id", "map_index", "try_number", "state", "reason", "queued_at", "started_at", "ended_at")
+TRY_COLUMNS = (
+    "task_id", "map_index", "try_number", "state", "reason", "queued_at", "started_at", "ended_at", "pool", "queue",
+)  # fmt: skip
 CHANGED_COLUMNS = ("task_id", "map_index", "state", "try_number")
 UNMAPPED: dict[str, object] = {"rendered_map_index": None, "map_index": -1}
 """Columns for mapped tasks, and their values for other tasks."""
@@ -292,7 +294,9 @@ def tasks_list(session: Session, dag_id: str, run_id: str, all_tries: bool) -> L
         note(f"Nothing is done for this run: {lack.line}.")
     if all_tries:
         tries = [fields_of(one, TRY_COLUMNS) for one in session.read(list_tries_of_run, run.key)]
-        return Listing(TRY_COLUMNS, tries, nothing="The run has no tries yet.", spare=("map_index", "queued_at"))
+        return Listing(
+            TRY_COLUMNS, tries, nothing="The run has no tries yet.", spare=("map_index", "queued_at", "queue", "pool")
+        )
     wanted = TaskInstanceFilter(RunFilter(dag_ids=(run.dag_id,), run_ids=(run.run_id,)))
     found = session.pages(list_task_instances, wanted, order_by=("began_at",))
     unused = (name for name, none in UNMAPPED.items() if all(getattr(info, name) == none for info in found))

@@ -18,7 +18,7 @@ from asynsched.protocol.messages import Reply, Request
 from asynsched.serialization.schema import SerializedDag
 from asynsched.service import until_available
 from asynsched.store.assets import EventFilter, EventsLeft, assets_of_alias, find_asset, some_events
-from asynsched.store.dags.dags import get_source, latest_version
+from asynsched.store.dags.dags import get_dag, get_source, latest_version
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import get_run, previous_run
 from asynsched.store.runs.hitl import Question, fields_of_question, get_question, put_answer, put_question
@@ -65,6 +65,7 @@ WRITES = _CHANGE_VARIABLES | frozenset({
 MAX_MAP_INDEX = 2**31 - 1
 MOST_NAMES = 10_000
 """Most names in one request; each is a parameter of a statement."""
+_OF_DAG = ("dag_id", "file_path", "is_active", "is_paused", "has_errors")
 NAMES = ("task_ids", "map_indexes", "run_ids", "logical_dates", "states")
 
 T = TypeVar("T")
@@ -303,6 +304,11 @@ def _run(conn: Connection, arguments: dict[str, Any]) -> DagRunRow:
     return _found(get_run(conn, arguments["dag_id"], arguments["run_id"]), "DAG run", arguments["run_id"])
 
 
+def _dag_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, Any]:
+    found = _found(get_dag(conn, arguments["dag_id"]), "DAG", arguments["dag_id"])
+    return {name: getattr(found, name) for name in _OF_DAG}
+
+
 def _dag_names(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, list[str]]:
     """Return the task_ids and group_ids of a DAG's newest version."""
     version = _found(latest_version(conn, arguments["dag_id"]), "DAG", arguments["dag_id"])
@@ -365,6 +371,7 @@ _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], 
     "task_count": lambda conn, _, given, __: count_task_instances(conn, msgspec.convert(given, TaskFilter)),
     "run_count": lambda conn, _, given, __: count_runs(conn, msgspec.convert(given, RunFilter)),
     "run_state": lambda conn, _, given, __: _run(conn, given).state,
+    "dag_get": _dag_get,
     "dag_names": _dag_names,
     "previous_task_instance": _previous_task_instance,
     "previous_run": _previous_run,

@@ -360,14 +360,14 @@ def _causes(
 
 
 def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
-    obstacle = snapshot.evaluation.ready.obstacle(task)
+    obstacle = snapshot.evaluation.ready.obstacle(task.route)
     if obstacle:
-        is_there = snapshot.evaluation.ready.pool(task.task.pool).exists
+        is_there = snapshot.evaluation.ready.pool(task.route.pool).exists
         release = "the pool is enlarged, or the executor is configured" if is_there else "the pool is made"
         return (Reason("obstacle", obstacle, release),)
     reasons = []
     if (other := snapshot.evaluation.ready.kept_for(task, snapshot.now)) is not None:
-        text = f"free slots of the pool {task.task.pool} are kept for a task that waits for longer"
+        text = f"free slots of the pool {task.route.pool} are kept for a task that waits for longer"
         reasons.append(Reason("keep_slots_after", text, "that task has started", causes=(_holder(other),)))
     for limit in snapshot.lacking(task):
         if limit.capacity == 0:

@@ -340,6 +340,8 @@ class ForegroundDriver:
                 reschedule_started_at=looked_since,
                 max_map_length=self._supervisor.max_map_length,
                 test_mode=True,
+                pool=task.route.pool,
+                queue=task.route.queue,
             )
             context = build_context(self._dag.get_task(task.task_id), self._facts, facts)
             if environment is not None:
@@ -393,7 +395,7 @@ class ForegroundDriver:
 
 def _evaluation(dag: SerializedDag, pending: PendingBatch) -> Evaluation:
     ready = ReadyQueues(1, 1)  # one try at a time
-    ready.resize_pools({task.pool: None for task in dag.tasks})
+    ready.resize_pools({pool: None for task in dag.tasks for pool in task.pools})
     numbers = itertools.count()
     return Evaluation(ready=ready, pending=pending, new_token=lambda: f"try-{next(numbers)}", max_machine_kills=0)
 

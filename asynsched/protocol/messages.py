@@ -272,9 +272,9 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     """When the try of a task that was deferred began."""
     trigger_host: TriggerHost | None = None
     executor: str | None = None
-    """The executor that the task names, where there are several."""
+    """The executor that the try names, where there are several."""
     queue: str = "default"
-    """Of the task, as `pool`, `priority_weight` and `executor_config`: an executor may act by them."""
+    """Of the try, as `pool`, `priority_weight` and `executor_config`: an executor may act by them."""
     pool: str = "default_pool"
     priority_weight: int = 1
     executor_config: dict[str, Any] = {}
@@ -289,7 +289,11 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
 
 
 class TaskInstanceFacts(Struct, frozen=True, kw_only=True):
-    """What a task can see of its launch and of its end."""
+    """What a task can see of its launch and of its end.
+
+    Attributes:
+        pool: That of the try; None, as for `queue`: that of the task.
+    """
 
     map_index: int = -1
     try_number: int = 1
@@ -299,6 +303,8 @@ class TaskInstanceFacts(Struct, frozen=True, kw_only=True):
     reschedule_started_at: datetime | None = None
     max_map_length: int = 1024
     test_mode: bool = False
+    pool: str | None = None
+    queue: str | None = None
 
 
 class Kill(Struct, frozen=True, tag="kill", omit_defaults=True):

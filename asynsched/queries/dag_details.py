@@ -21,6 +21,20 @@ READS = "each task imports the file again, because it reads a variable or a conn
 FORKED = "each task is a fork of a process that has loaded the file"
 
 
+class RouteInfo(Struct, frozen=True, kw_only=True):
+    """Where a try waits and runs, as a policy says.
+
+    Attributes:
+        priority_weight: The total; None: as without a policy.
+    """
+
+    pool: str
+    pool_slots: int
+    queue: str
+    executor: str | None
+    priority_weight: int | None
+
+
 class TaskDetails(Struct, frozen=True, kw_only=True):
     """A task of a DAG.
 
@@ -28,6 +42,8 @@ class TaskDetails(Struct, frozen=True, kw_only=True):
         task_type: The class of its operator.
         retry_delay: In seconds, as is `execution_timeout`.
         is_mapped: Whether it has an instance for each item of a list.
+        routes: Where its tries wait and run, the first one's first, if a policy gives them routes; later tries have the
+            last one.
     """
 
     task_id: str
@@ -44,6 +60,7 @@ class TaskDetails(Struct, frozen=True, kw_only=True):
     queue: str
     depends_on_past: bool
     is_mapped: bool
+    routes: tuple[RouteInfo, ...]
 
 
 class Edge(Struct, frozen=True):
@@ -129,9 +146,14 @@ def _composed(found: _Found, seen_dags: frozenset[str] | None) -> DagDetails:
         params=dag.params, airflow=file.airflow or None,
         reads=file.reads if seen_dags is None or seen_dags.issuperset(file.dag_ids) else (),
         task_start=obstacles[0] if obstacles else FORKED,
-        missing_pools=tuple(sorted({task.pool for task in dag.tasks} - found.pools)),
+        missing_pools=tuple(sorted({pool for task in dag.tasks for pool in task.pools} - found.pools)),
         tasks=tuple(
-            TaskDetails(**in_common(TaskDetails, task), is_mapped=task.map_length is not None) for task in dag.tasks
+            TaskDetails(
+                **in_common(TaskDetails, task)
+                | {"routes": tuple(RouteInfo(**in_common(RouteInfo, route)) for route in task.routes)},
+                is_mapped=task.map_length is not None,
+            )
+            for task in dag.tasks
         ),
         edges=tuple(
             Edge(task.task_id, target, task.edge_labels.get(target))  # as in Airflow's graph

@@ -420,6 +420,6 @@ def _missing_pools(after: FolderState, pools: Collection[str] | None) -> Iterato
     needed: dict[str, list[str]] = defaultdict(list)
     for dag_id, state in sorted(after.dags.items()):
         for task in state.dag.tasks:
-            if task.pool not in pools:
-                needed[task.pool].append(f"{dag_id}.{task.task_id}")
+            for pool in task.pools.difference(pools):
+                needed[pool].append(f"{dag_id}.{task.task_id}")
     yield from (MissingPool(pool, tuple(tasks)) for pool, tasks in sorted(needed.items()))

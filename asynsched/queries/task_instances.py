@@ -355,7 +355,12 @@ def has_task(conn: Connection, key: TaskInstanceKey) -> None:
 
 
 class TryInfo(Struct, frozen=True, kw_only=True):
-    """A try of a task instance."""
+    """A try of a task instance.
+
+    Attributes:
+        pool: Where it waited; None, as for the next ones, if that was not stored with the try.
+        priority_weight: The total.
+    """
 
     task_id: str
     map_index: int
@@ -366,6 +371,11 @@ class TryInfo(Struct, frozen=True, kw_only=True):
     queued_at: datetime | None
     started_at: datetime | None
     ended_at: datetime | None
+    pool: str | None = None
+    pool_slots: int | None = None
+    queue: str | None = None
+    executor: str | None = None
+    priority_weight: int | None = None
 
     @property
     def duration_seconds(self) -> float | None:

@@ -4,7 +4,7 @@ Writing a log line takes as long as a decision about a task. So a thousand failu
 each: beyond MOST_LINES, they are counted.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -37,7 +37,7 @@ from asynsched.metrics.base import Metrics
 from asynsched.protocol.messages import CausingTry, CodeVersion, Ended, Launch, Resume, RunContext
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.changes import StoredDeferral, TryResult
-from asynsched.scheduling.evaluation.decisions import unwanted_try
+from asynsched.scheduling.evaluation.decisions import Obstacle, unwanted_try
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.settings import CallbacksSettings
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState, DagRunType
@@ -212,11 +212,11 @@ def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
         map_index=task.map_index,
         try_number=task.try_number,
         max_tries=task.max_tries,
-        executor=task.task.executor,
-        queue=task.task.queue,
-        pool=task.task.pool,
-        priority_weight=task.priority_weight,
-        executor_config=task.task.executor_config,
+        executor=task.route.executor,
+        queue=task.route.queue,
+        pool=task.route.pool,
+        priority_weight=task.route.priority_weight,
+        executor_config=dict(task.route.executor_config),
         run=run_context(task.run),
         code=task.run.code,
         log_path=log_path(task.key, task.try_number),
@@ -297,7 +297,7 @@ class Announcer:
     """
 
     channels: Channels
-    obstacle: Callable[[ActiveTask], str]
+    obstacle: Obstacle
     max_map_length: int
     boot: str
 
@@ -410,7 +410,7 @@ class Announcer:
         held: dict[tuple[str, str], list[ActiveTask]] = {}
         for task in pending.tasks.values():
             # A ready task may have another reason: why its last try was handed back.
-            if task.state is State.SCHEDULED and task.reason and (obstacle := self.obstacle(task)):
+            if task.state is State.SCHEDULED and task.reason and (obstacle := self.obstacle(task.route)):
                 held.setdefault((task.run.key.dag_id, obstacle), []).append(task)
         for (dag_id, obstacle), tasks in held.items():
             others = {"n_tasks": len(tasks)} if len(tasks) > 1 else {}

@@ -10,6 +10,7 @@ from asynsched.airflow import installation
 from asynsched.airflow.alerts import may_mail
 from asynsched.authoring import defaults
 from asynsched.authoring.assets import Asset, AssetWatcher, BaseAsset
+from asynsched.authoring.awaited_try import MOST_TRIES, AwaitedTry
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.json_values import check_json, with_text_keys
 from asynsched.authoring.mapped_results import ConcatenatedArg, TransformedArg, ZippedArg
@@ -202,6 +203,8 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
             )
     group = task.task_group
     rule = weight_rule_of(who, task.weight_rule)
+    try_weights = _try_weights(dag, task, rule, who) if isinstance(rule, PriorityWeightStrategy) else ()
+    retries = arguments.whole_number(who, "retries", task.retries, at_least=0)
     # Attributes may have been set after construction, so they are checked again.
     return schema.SerializedTask(
         operator_name="" if task.operator_name == task.task_type else task.operator_name,
@@ -214,14 +217,15 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
         end_date=task.own_end_date,
         doc_md=_text(task, "doc_md", task.doc_md),
         trigger_rule=arguments.one_of(who, "trigger_rule", task.trigger_rule, TriggerRule),  # type: ignore[arg-type]
-        retries=arguments.whole_number(who, "retries", task.retries, at_least=0),
+        retries=retries,
         retry_delay=arguments.duration(who, "retry_delay", task.retry_delay).total_seconds(),
         retry_exponential_backoff=arguments.backoff(who, task.retry_exponential_backoff),
         max_retry_delay=_seconds(arguments.optional_duration(who, "max_retry_delay", task.max_retry_delay)),
         execution_timeout=_seconds(arguments.limit(who, "execution_timeout", task.execution_timeout)),
         priority_weight=arguments.priority_weight(who, task.priority_weight),
         weight_rule="absolute" if isinstance(rule, PriorityWeightStrategy) else rule,  # type: ignore[arg-type]
-        try_weights=_try_weights(dag, task, rule, who) if isinstance(rule, PriorityWeightStrategy) else (),
+        try_weights=try_weights,
+        routes=_routes(dag, task, try_weights, min(retries + 2, MOST_TRIES)),
         executor_config=_executor_config(who, task.executor_config) if task.executor_config else {},
         is_empty=_is_empty(task),
         map_length=_of_input(task.expand_input) if isinstance(task, MappedOperator) else None,
@@ -264,6 +268,44 @@ def _try_weights(dag: DAG, task: BaseOperator, strategy: PriorityWeightStrategy,
     except Exception as exc:
         raise SerializationError(f"{who}: weight_rule {type(strategy).__name__}: {exc}") from exc
     return tuple(arguments.priority_weight(who, each) for each in found)
+
+
+def _routes(dag: DAG, task: BaseOperator, weights: tuple[int, ...], n_tries: int) -> tuple[schema.SerializedRoute, ...]:
+    """Return the routes that the policies give to a task's tries; none if those are the task's own.
+
+    Args:
+        weights: The weights of the tries by a strategy.
+        n_tries: For how many tries to ask: all with a retry, and one more, which a clear may add.
+    """
+    policies = None if installation.loaded is None else installation.loaded.policies
+    if policies is None or not policies.mutate_tries:
+        return ()
+    found = []
+    for n_before in range(n_tries):
+        awaited = AwaitedTry(task.prepare_for_execution(), dag.dag_id, n_before)
+        if weights:
+            awaited.priority_weight = weights[min(n_before, len(weights) - 1)]
+        before = dict(vars(awaited))
+        if not policies.route(awaited):
+            return ()
+        is_weighed = vars(awaited).get("priority_weight") != before.get("priority_weight")
+        found.append(_route(awaited, awaited.priority_weight if is_weighed else None))
+    while len(found) > 1 and found[-1] == found[-2]:
+        found.pop()
+    return () if found == [_route(task, None)] else tuple(found)
+
+
+def _route(of: AwaitedTry | BaseOperator, priority_weight: Any) -> schema.SerializedRoute:
+    who = task_owner(of.task_id, of.dag_id)
+    longest = arguments.MAX_POOL_LENGTH
+    return schema.SerializedRoute(
+        pool=arguments.text(who, "pool", of.pool, max_length=longest),
+        pool_slots=arguments.whole_number(who, "pool_slots", of.pool_slots, at_least=1),
+        queue=arguments.text(who, "queue", of.queue, max_length=longest),
+        executor=None if of.executor is None else arguments.text(who, "executor", of.executor, max_length=longest),
+        executor_config=_executor_config(who, of.executor_config) if of.executor_config else {},
+        priority_weight=None if priority_weight is None else arguments.priority_weight(who, priority_weight),
+    )
 
 
 def _sensor_fields(task: BaseOperator) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from asynsched.timetables.base import DataInterval
 from asynsched.timetables.decoding import MAX_PLANNED, PlannedInterval, PlannedRun, RunName, TimetablePlan
 from asynsched.timetables.own_partitions import AssetKeys
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised whenever an older reader could misread the form."""
 
 MAX_ID_LENGTH = 250
@@ -97,6 +97,18 @@ class SerializedParam(Struct, frozen=True, omit_defaults=True):
     description: str | None = None
 
 
+class SerializedRoute(Struct, frozen=True, omit_defaults=True):
+    """Where a try waits and runs, as a policy says: each field stands for the task's own."""
+
+    pool: ShortName = "default_pool"
+    pool_slots: Annotated[int, Meta(ge=1, le=10**9)] = 1
+    queue: ShortName = "default"
+    executor: ShortName | None = None
+    executor_config: dict[str, Any] = {}
+    priority_weight: Annotated[int, Meta(ge=-(2**31), lt=2**31)] | None = None
+    """The total; None: as without a policy."""
+
+
 class SerializedTask(Struct, frozen=True, omit_defaults=True):
     """A task, with everything that the scheduler needs to know."""
 
@@ -126,6 +138,8 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     queue: ShortName = "default"
     executor: ShortName | None = None
     executor_config: dict[str, Any] = {}
+    routes: tuple[SerializedRoute, ...] = ()
+    """The routes of the tries, the first one's first, if a policy gives them routes; later tries have the last one."""
     depends_on_past: bool = False
     wait_for_downstream: bool = False
     wait_for_past_depends_before_skipping: bool = False
@@ -159,6 +173,11 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     """The labels of the edges to downstream tasks, by task_id."""
     extra_links: dict[str, str] = {}
     """The XCom key of the address of each link to another system, by the link's name."""
+
+    @property
+    def pools(self) -> set[str]:
+        """The pools in which its tries wait."""
+        return {route.pool for route in self.routes} or {self.pool}
 
 
 class SerializedTaskGroup(Struct, frozen=True, omit_defaults=True):

@@ -52,7 +52,7 @@ T = TypeVar("T", bound=Struct)
 
 
 class TryTrace(Struct, frozen=True):
-    """An earlier try of a task instance."""
+    """A try of a task instance."""
 
     try_number: int
     state: str | None
@@ -60,6 +60,8 @@ class TryTrace(Struct, frozen=True):
     queued_at: datetime | None
     started_at: datetime | None
     ended_at: datetime | None
+    pool: str
+    pool_slots: int
 
 
 class TaskTrace(Struct, frozen=True):
@@ -84,7 +86,7 @@ class TaskTrace(Struct, frozen=True):
         is_told = bool(self.earlier_tries) and self.earlier_tries[-1].queued_at == self.queued_at
         if self.queued_at is None or is_told:
             return self.earlier_tries
-        newest = TryTrace(self.try_number, self.state, self.reason, self.queued_at, self.started_at, self.ended_at)
+        newest = part_of(TryTrace, self)
         return (*self.earlier_tries, newest)
 
 
@@ -172,9 +174,9 @@ def pool_uses(
     for task in (task for run in runs for task in run.tasks):
         for one in task.tries:
             if one.queued_at is not None:
-                change = changes.setdefault(task.pool, defaultdict(int))
-                change[one.queued_at] += task.pool_slots
-                change[one.ended_at or end] -= task.pool_slots
+                change = changes.setdefault(one.pool, defaultdict(int))
+                change[one.queued_at] += one.pool_slots
+                change[one.ended_at or end] -= one.pool_slots
         if task.scheduled_at and task.queued_at and task.queued_at > task.scheduled_at:
             waits[task.pool].append(task.queued_at - task.scheduled_at)
     return tuple(

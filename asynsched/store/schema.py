@@ -21,7 +21,7 @@ from asynsched.protocol.messages import SourceRef
 from asynsched.serialization.asked_names import AskedName
 from asynsched.store.rows import to_json
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Every revision in `migrations/versions`, oldest first; the last one makes the tables below."""
 OLDEST_BESIDE = "0005"
 """The oldest revision whose asynsched may use a database that is at the newest one.
@@ -443,7 +443,7 @@ task_instance = table_of(
 
 
 class HistoryRow(Struct, frozen=True, kw_only=True):
-    """An earlier try of a task instance, kept when the next one begins."""
+    """An earlier try of a task instance, kept when the next one begins; `pool` is NULL if its route is unknown."""
 
     id: Id = 0
     dag_run_id: RunRowId
@@ -457,6 +457,11 @@ class HistoryRow(Struct, frozen=True, kw_only=True):
     queued_at: Moment | None = None
     started_at: Moment | None = None
     ended_at: Moment | None = None
+    pool: LimitName | None = None
+    pool_slots: int | None = None
+    queue: LimitName | None = None
+    executor: LimitName | None = None
+    priority_weight: Big | None = None
 
 
 task_instance_history = table_of(

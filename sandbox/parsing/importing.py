@@ -376,7 +376,18 @@ class _Finding:
                     dags.append(self._parsed(dag, serialize_dag(dag)))
             except DagError as exc:
                 errors.append(msgspec.structs.replace(self._explain(exc), dag_id=dag.dag_id))
+        if own is not None:
+            self._note_needing_runs(own.policies.needing_runs)
         return tuple(dags), tuple(errors)
+
+    def _note_needing_runs(self, found: dict[str, str]) -> None:
+        """Warn of hooks of task instances that cannot tell before there is a run where tries are to run."""
+        for source, problem in found.items():
+            what = (
+                f"{self._request.path}: the task_instance_mutation_hook of {source} changes no pool, queue or priority,"
+                f" because it raised an error when it was called without a run: {problem}"
+            )
+            self._warnings.append(schema.FileError("warning", encodable(what[:LONGEST_WARNING])))
 
     def _imported_from(self, dag: DAG) -> str:
         made_in = dag.importing_file.removeprefix(f"{self._folder}/")

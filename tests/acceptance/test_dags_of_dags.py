@@ -78,6 +78,39 @@ PARENT = """
 
         sleeps()
 """
+OLD_WAYS = """
+    from airflow import DAG
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.models import DagBag, DagModel
+    from airflow.operators.python import PythonOperator
+
+    def triggers():
+        assert DagModel.get_dagmodel("nobody") is None
+        assert DagModel.get_dagmodel("sleeper").is_paused
+        run = trigger_dag(dag_id="sleeper", run_id="by_function", conf={"n": 2}, replace_microseconds=False)
+        print(run.run_id, run.state, run.logical_date is not None)
+
+    with DAG("old_ways", schedule=None):
+        PythonOperator(task_id="triggers", python_callable=triggers)
+        PythonOperator(task_id="reads", python_callable=DagBag)
+"""
+
+
+def test_a_file_for_airflow_2_triggers_runs_and_reads_of_other_dags(new_site):
+    site = new_site()
+    site.write("parent.py", PARENT)
+    site.write("old_ways.py", OLD_WAYS)
+    with site.up():
+        site.wait_for_dag("old_ways")
+        site.wait_for_dag("sleeper")
+        warned = [one["message"] for one in site.json("dags", "errors", "--warnings")]
+        assert any("old_ways.py:4: airflow.models.DagBag can be imported, but its use is" in one for one in warned)
+        site.run("dags", "trigger", "old_ways", "--run-id", "r", "--wait", code=1)
+        assert "by_function queued True" in site.run("tasks", "logs", "old_ways", "r", "triggers").stdout
+        tasks = {task["task_id"]: task for task in site.json("tasks", "list", "old_ways", "r")}
+        assert tasks["triggers"]["state"] == "success"
+        assert "DAG files cannot read the other DAG files" in tasks["reads"]["reason"]
+    assert site.json("runs", "show", "sleeper", "by_function")["conf"] == {"n": 2}
 
 
 def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):

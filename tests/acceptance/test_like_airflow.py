@@ -264,7 +264,7 @@ def test_policies_plugins_and_listeners_beside_the_folder_take_effect(new_site):
         assert (shown["tags"], shown["tasks"][0]["execution_timeout"]) == (["from-include"], 77)
         assert site.run("dags", "trigger", "governed", "--wait", code=1).code == 1
 
-        # A try has its pool and its priority by the time at which the hook changes them.
+        # A hook that needs the run cannot say where its tries are to wait.
         [shouts] = [one for one in site.json("tasks", "list", "governed", "latest") if one["task_id"] == "shouts"]
         assert (shouts["state"], shouts["pool"], shouts["priority_weight"]) == ("success", "default_pool", 3)
         logs = {
@@ -300,6 +300,64 @@ def test_policies_plugins_and_listeners_beside_the_folder_take_effect(new_site):
     assert "No module named 'no_such_module'" in listed["broken_plugin.py"]["error"]
     tested = site.run("dags", "test", "governed", code=None)
     assert "HEARD run failed" in tested.stdout + tested.stderr
+
+
+ROUTES = """
+    def task_instance_mutation_hook(task_instance):
+        if task_instance.try_number >= 1:
+            task_instance.pool, task_instance.queue, task_instance.priority_weight = "again", "retry_queue", 70
+"""
+FAILS_ONCE = """
+    from airflow.sdk import dag, task
+
+    @dag
+    def routed():
+        @task(retries=1, retry_delay=0)
+        def fails_once(ti=None):
+            print(f"try {ti.try_number} is in {ti.pool} and {ti.queue}")
+            if ti.try_number == 1:
+                raise ValueError
+
+        fails_once()
+
+    routed()
+"""
+
+
+def test_a_hook_of_task_instances_sends_a_retry_to_another_pool_and_queue(new_site):
+    site = new_site()
+    hook = beside(site, "config/airflow_local_settings.py", ROUTES)
+    site.write("routed.py", FAILS_ONCE)
+
+    def shown():
+        [found] = site.json("tasks", "list", "routed", "latest")
+        return found
+
+    with site.up():
+        site.wait_for_dag("routed")
+        details = site.json("dags", "show", "routed")
+        assert [route["queue"] for route in details["tasks"][0]["routes"]] == ["default", "retry_queue"]
+        assert details["missing_pools"] == ["again"]
+        told = site.run("dags", "show", "routed")
+        assert "There is no pool 'again', so fails_once cannot start" in told.stdout + told.stderr
+        site.run("dags", "trigger", "routed", "--run-id", "r")
+        site.until(lambda: "no pool 'again'" in (shown()["reason"] or ""), "the retry waits for its pool")
+        why = site.run("why", "routed", "r", "fails_once").stdout
+        assert "there is no pool 'again': `asynsched pools set again SLOTS`" in why
+        site.run("pools", "set", "again", "1")
+        site.until(lambda: shown()["state"] == "success", "the retry has run there")
+        assert (shown()["pool"], shown()["priority_weight"]) == ("again", 70)
+        tries = site.json("tasks", "list", "routed", "r", "--all-tries")
+        assert [(one["pool"], one["queue"]) for one in tries] == [("default_pool", "default"), ("again", "retry_queue")]
+        log = site.run("tasks", "logs", "routed", "r", "fails_once").stdout
+        assert "try 2 is in again and retry_queue" in log
+
+        hook.write_text("def task_instance_mutation_hook(ti):\n    ti.queue = ti.run_id\n")
+        warned = site.until(lambda: site.json("dags", "errors", "--warnings"), "the hook cannot be asked without a run")
+        assert "run_id is not known yet: the file is parsed before there is a run" in warned[0]["message"]
+        assert site.json("dags", "show", "routed")["missing_pools"] == []
+    tested = site.run("dags", "test", "routed", code=None)
+    assert "try 2 is in default_pool" in tested.stdout + tested.stderr
 
 
 def test_a_plugin_that_ends_its_process_is_named_and_all_others_are_listed(new_site):

@@ -20,7 +20,7 @@ from asynsched import (
 )
 from asynsched.scheduling.creation.scheduled_runs import runs_after
 from asynsched.serialization.encode import serialize_dag
-from asynsched.serialization.schema import MapResult
+from asynsched.serialization.schema import MapResult, SerializedRoute
 from asynsched.settings import Settings
 from asynsched.simulation import folder
 from asynsched.simulation.folder import HomeState
@@ -72,6 +72,24 @@ def test_the_runs_are_those_of_the_schedule_that_are_due_in_the_span(options):
         (info.logical_date, info.data_interval.end, info.run_after) for info in due
     ]
     assert all(run.started_at == run.run_after for run in span.runs)
+
+
+def test_a_retry_takes_the_slots_of_its_own_route():
+    with DAG("routed", schedule="@once") as dag:
+        BashOperator(task_id="only", bash_command="", retries=1, retry_delay=timedelta(0))
+    report = report_of(dag)
+    [parsed] = report.dags
+    routes = (SerializedRoute(), SerializedRoute("again", pool_slots=2))
+    tasks = tuple(replace(task, routes=routes) for task in parsed.dag.tasks)
+    routed = replace(report, dags=(replace(parsed, dag=replace(parsed.dag, tasks=tasks)),))
+    fails = plan_of({"*.*": Expectation(duration=3600, failure_rate=1.0)})
+    span = simulate_span(Settings(), [routed], replace_plan(fails, pools={"again": 2}))
+    [again, default] = span.pools
+    assert [(step.at - START, step.slots) for step in default.steps] == [(timedelta(0), 1), (timedelta(hours=1), 0)]
+    assert [step.slots for step in again.steps] == [2, 0]
+    assert again.steps[0].at == default.steps[1].at
+    [task] = span.runs[0].tasks
+    assert [one.pool for one in task.tries] == ["default_pool", "again"]
 
 
 def test_what_runs_as_soon_as_it_may_does_so_at_the_start():

@@ -150,6 +150,9 @@ def test_deferred_tasks_with_a_question_await_an_answer_from_revision_5_on(new_u
         # Its request waits for a scheduler.
         is_it = hitl_detail.c.task_id == "is answered"
         database.write(lambda conn: conn.execute(sa.update(hitl_detail).where(is_it).values(responded_at=NOON)))
+        for column in ("pool", "pool_slots", "queue", "executor", "priority_weight"):  # of revision 6
+            drop = sa.text(f"ALTER TABLE task_instance_history DROP COLUMN {column}")
+            database.write(lambda conn, drop=drop: conn.execute(drop))
         database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0004'")))
     with open_direct(url) as database:
         assert {row.task_id: row.state for row in database.read(load_task_instances, run)} == states

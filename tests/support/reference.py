@@ -14,7 +14,7 @@ import click
 import msgspec
 
 import asynsched
-from asynsched.airflow.names import MOVED, MOVED_WHOLE, REFUSED, SERVED, WHOLE
+from asynsched.airflow.names import MOVED, MOVED_WHOLE, REFUSED, SERVED, UNUSABLE, WHOLE
 from asynsched.authoring.dag import DagArguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.cli.app import COMMANDS, build_app
@@ -416,7 +416,8 @@ def _names() -> Iterator[str]:
 
 def _names_of_airflow() -> Iterator[str]:
     served = {
-        module: {name for texts in places.values() for name in _theirs(texts)} for module, places in SERVED.items()
+        module: {name for texts in places.values() for name in _theirs(texts) if f"{module}.{name}" not in UNUSABLE}
+        for module, places in SERVED.items()
     }
     for module, place in WHOLE.items():
         served.setdefault(module, set()).update(_own_names(import_module(place)))
@@ -434,7 +435,8 @@ def _names_of_airflow() -> Iterator[str]:
         )
     yield from (f"- `{module}`: all of `{place}`" for module, place in sorted(MOVED_WHOLE.items()))
     yield f"\n{_REFUSED_HEAD.strip()}\n"
-    yield from (f"- `{name}`: {reason}" for name, reason in sorted(REFUSED.items()))
+    late = {name: f"{reason} (the import succeeds, the use is an error)" for name, reason in UNUSABLE.items()}
+    yield from (f"- `{name}`: {reason}" for name, reason in sorted((REFUSED | late).items()))
 
 
 def _own_names(module: ModuleType) -> Iterator[str]:

@@ -128,20 +128,17 @@ class TriggerDagRunOperator(BaseOperator):
 
     def _trigger(self) -> str:
         """Trigger the run, and return its run_id."""
-        conf = _read(self.conf) if isinstance(self.conf, str) else self.conf
-        check_json(conf, "conf")
         try:
-            answer: dict[str, Any] = ask(
-                "run_trigger",
-                dag_id=self.trigger_dag_id,
-                run_id=str(self.trigger_run_id) if self.trigger_run_id else None,
-                conf=conf or {},
-                logical_date=_instant(self.logical_date),
+            answer = request_run(
+                self.trigger_dag_id,
+                run_id=self.trigger_run_id,
+                conf=self.conf,
+                logical_date=self.logical_date,
                 has_logical_date=self.has_logical_date,
-                run_after=_instant(self.run_after),
+                run_after=self.run_after,
                 reset=self.reset_dag_run,
                 fail_when_paused=self.fail_when_dag_is_paused,
-                note=self.note or "",
+                note=self.note,
             )
         except SupervisorNotFound:
             raise AsynschedException(f"there is no DAG {self.trigger_dag_id!r}") from None
@@ -165,6 +162,42 @@ class TriggerDagRunOperator(BaseOperator):
         if state in self.failed_states:
             raise AsynschedException(f"run {run_id} of the DAG {self.trigger_dag_id} is {state}")
         return state in self.allowed_states
+
+
+def request_run(
+    dag_id: str,
+    *,
+    run_id: str | None,
+    conf: dict[str, Any] | str | None,
+    logical_date: str | dt.datetime | None,
+    has_logical_date: bool,
+    run_after: str | dt.datetime | None,
+    reset: bool = False,
+    fail_when_paused: bool = False,
+    note: str | None = None,
+) -> dict[str, Any]:
+    """Ask the scheduler for a run of a DAG; return its answer to `run_trigger`.
+
+    Raises:
+        SupervisorNotFound: There is no such DAG.
+        ValueError: The conf is a text that is no JSON.
+        TypeError: The conf cannot be written as JSON.
+    """
+    conf = _read(conf) if isinstance(conf, str) else conf
+    check_json(conf, "conf")
+    answer: dict[str, Any] = ask(
+        "run_trigger",
+        dag_id=dag_id,
+        run_id=str(run_id) if run_id else None,
+        conf=conf or {},
+        logical_date=_instant(logical_date),
+        has_logical_date=has_logical_date,
+        run_after=_instant(run_after),
+        reset=reset,
+        fail_when_paused=fail_when_paused,
+        note=note or "",
+    )
+    return answer
 
 
 def _read(conf: str) -> Any:

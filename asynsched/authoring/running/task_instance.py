@@ -206,8 +206,8 @@ class TaskInstance(AsksElsewhere, Timed):
         self.max_tries = facts.max_tries
         self.is_mapped = facts.map_index >= 0
         self.operator = task.operator_name
-        self.pool = task.pool
-        self.queue = task.queue
+        self.pool = facts.pool or task.pool
+        self.queue = facts.queue or task.queue
         self.rendered_map_index: str | None = None
         self.rendered_fields: str | None = None
         """JSON of the template fields, if a template was rendered in them."""

@@ -211,7 +211,7 @@ def _task_row(task: ActiveTask) -> TaskWrite:
         task.run.id, task.task_id, task.map_index, task.stored_state, task.stored_try, task.state, task.reason,
         task.try_number, task.max_tries, task.machine_kills, task.token, task.scheduled_at, task.queued_at,
         task.started_at, task.ended_at, task.next_try_at, task.rendered_map_index, task.result_length,
-        task.priority_weight, task.task.pool, task.task.pool_slots, task.task.queue, task.task.executor,
+        task.route.priority_weight, task.route.pool, task.route.pool_slots, task.route.queue, task.route.executor,
         _json(task.deferral), " ".join(sorted(task.ignored)) or None,
     )  # fmt: skip
 

@@ -29,6 +29,7 @@ from asynsched.scheduling.evaluation.changes import (
     TryResult,
 )
 from asynsched.scheduling.evaluation.run import MOST_INSTANCES, WAITING, ActiveRun, ActiveTask
+from asynsched.scheduling.evaluation.structure import Route
 from asynsched.scheduling.rules.assets import updates_of
 from asynsched.scheduling.rules.branching import Skips, not_previously_skipped, skips_of
 from asynsched.scheduling.rules.clearing import EMPTIED_BY_CLEAR
@@ -50,8 +51,8 @@ from asynsched.timetables.partitions import check_events_of_try
 SKIPMIXIN_KEY = "skipmixin_key"
 """XCom key (Airflow's name) of a branch's or short circuit's decision, which still holds when a task that it skipped is
 cleared."""
-Obstacle = Callable[[ActiveTask], str]
-"""Returns why a task can never start with the present pools and executors; empty if it can."""
+Obstacle = Callable[[Route], str]
+"""Returns why a try can never start with the present pools and executors; empty if it can."""
 
 
 # Dependencies, without limits such as pools
@@ -176,7 +177,10 @@ def ready(task: ActiveTask, obstacle: Obstacle, now: datetime, **values: Any) ->
     """Make a task instance wait for room."""
     if task.state is State.UP_FOR_RETRY:
         values["started_at"] = None
-    return _change(task, State.SCHEDULED, obstacle(task), scheduled_at=now, **values)
+    route = task.route_after(task.try_number)
+    if route is not task.route:
+        values |= {"route": route, "limits": None}
+    return _change(task, State.SCHEDULED, obstacle(route), scheduled_at=now, **values)
 
 
 def of_next_try(task: ActiveTask, obstacle: Obstacle, now: datetime) -> TaskChange:
@@ -481,7 +485,9 @@ def _span(task: ActiveTask, event: Ended) -> tuple[datetime | None, datetime | N
 def _history(task: ActiveTask, number: int, reason: str, **times: Any) -> HistoryRow:
     return HistoryRow(
         dag_run_id=task.run.id, task_id=task.task_id, map_index=task.map_index, try_number=number, state=State.FAILED,
-        reason=reason, token=task.token, scheduled_at=task.scheduled_at, queued_at=task.queued_at, **times,
+        reason=reason, token=task.token, scheduled_at=task.scheduled_at, queued_at=task.queued_at,
+        pool=task.route.pool, pool_slots=task.route.pool_slots, queue=task.route.queue, executor=task.route.executor,
+        priority_weight=task.route.priority_weight, **times,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from asynsched.executors.names import executor_called
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.changes import PARKED, Holding
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
+from asynsched.scheduling.evaluation.structure import Route
 from asynsched.states import PARKED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.runs.pools import UNLIMITED, OwnUse, Settlement, SlotGrant
 from asynsched.timers import has_come
@@ -124,7 +125,7 @@ class Pool(Limit):
         return super().holds(task) or (self.include_deferred and task.state is TaskInstanceState.DEFERRED)
 
     def slots_of(self, task: ActiveTask) -> int:
-        return task.task.pool_slots
+        return task.route.pool_slots
 
     def offer(self, lane: Lane) -> None:
         """Enter an open lane's head into the competition for the pool's slots."""
@@ -230,12 +231,12 @@ class ReadyQueues:
             self.pools[name].exists = False
         return self.pools[name]
 
-    def obstacle(self, task: ActiveTask) -> str:
-        """Return why a task can never start with the present pools and executors; empty if it can."""
-        name, slots = task.task.pool, task.task.pool_slots
+    def obstacle(self, route: Route) -> str:
+        """Return why a try can never start with the present pools and executors; empty if it can."""
+        name, slots = route.pool, route.pool_slots
         pool = self.pool(name)
         if pool.capacity is None or slots <= pool.capacity:
-            executor = task.task.executor or self._default_executor
+            executor = route.executor or self._default_executor
             limit = None if self._default_executor is None or executor is None else self._executor(executor)
             return limit.name if limit is not None and limit.capacity == 0 else ""
         if pool.capacity == 0:
@@ -245,12 +246,12 @@ class ReadyQueues:
 
     def kept_for(self, task: ActiveTask, now: datetime) -> ActiveTask | None:
         """Return the other task for which the free slots of a task's pool are kept."""
-        other = self.pool(task.task.pool).kept_for(self._overdue(now))
+        other = self.pool(task.route.pool).kept_for(self._overdue(now))
         return None if other is task else other
 
     def limits_of(self, task: ActiveTask) -> tuple[Limit, ...]:
         """Return all limits of a task, its pool included."""
-        return (self.pool(task.task.pool), self.parallelism, *self._of(task))
+        return (self.pool(task.route.pool), self.parallelism, *self._of(task))
 
     def lacking(self, task: ActiveTask) -> list[Limit]:
         """Return the limits that have no room for a task."""
@@ -309,14 +310,14 @@ class ReadyQueues:
 
     def occupy(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
         """Count a queued or running task against its limits."""
-        self.pool(task.task.pool).used += task.task.pool_slots
+        self.pool(task.route.pool).used += task.route.pool_slots
         for limit in (self.parallelism, *limits):
             limit.used += 1
 
     def release(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
         """Release a task's slots, and let the tasks that wait for them compete. Only full limits have such tasks."""
         full = [limit for limit in limits if not limit.has_room()]
-        self.pool(task.task.pool).used -= task.task.pool_slots
+        self.pool(task.route.pool).used -= task.route.pool_slots
         for limit in (self.parallelism, *limits):
             limit.used -= 1
         self._reopen(full)
@@ -324,7 +325,7 @@ class ReadyQueues:
     def park(self, task: ActiveTask, holds: Holding, limits: tuple[Limit, ...]) -> None:
         """Count a task that waits for a trigger or an answer against the limits that count such tasks."""
         if holds is Holding.TRIGGER:
-            self.pool(task.task.pool).deferred += task.task.pool_slots
+            self.pool(task.route.pool).deferred += task.route.pool_slots
         for limit in limits:
             limit.used += limit.counts_parked
 
@@ -332,14 +333,14 @@ class ReadyQueues:
         """Undo `park`, and let the tasks that wait for these limits compete."""
         full = [limit for limit in limits if limit.counts_parked and not limit.has_room()]
         if held is Holding.TRIGGER:
-            self.pool(task.task.pool).deferred -= task.task.pool_slots
+            self.pool(task.route.pool).deferred -= task.route.pool_slots
         for limit in limits:
             limit.used -= limit.counts_parked
         self._reopen(full)
 
     def withdrawn(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
         """Note that a task no longer waits. The pool finds out when it looks at the lane's entry."""
-        lane = self._lanes.get((self.pool(task.task.pool), task.task.pool_slots, limits))
+        lane = self._lanes.get((self.pool(task.route.pool), task.route.pool_slots, limits))
         if lane is not None and lane.head() is None:
             self._forget(lane)
 
@@ -363,8 +364,8 @@ class ReadyQueues:
         limit = self._shared(task)
         return SlotGrant(
             key=task.row_key,
-            pool="" if self.pool(task.task.pool).capacity is None else task.task.pool,
-            slots=task.task.pool_slots,
+            pool="" if self.pool(task.route.pool).capacity is None else task.route.pool,
+            slots=task.route.pool_slots,
             task=None if limit is None else (task.run.key.dag_id, task.task_id),
             max_active=0 if limit is None else limit.capacity or 0,
         )
@@ -437,7 +438,7 @@ class ReadyQueues:
         return None if self._keep_slots_after is None else now - self._keep_slots_after
 
     def _lane(self, task: ActiveTask, limits: tuple[Limit, ...]) -> Lane:
-        key = (self.pool(task.task.pool), task.task.pool_slots, limits)
+        key = (self.pool(task.route.pool), task.route.pool_slots, limits)
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(*key)
@@ -464,7 +465,7 @@ class ReadyQueues:
             capacity = task.task.max_active_tis_per_dagrun
             limits.append(self._task(run.key, task, "max_active_tis_per_dagrun", capacity))
         if self._default_executor is not None:
-            limits.append(self._executor(task.task.executor or self._default_executor))
+            limits.append(self._executor(task.route.executor or self._default_executor))
         task.limits = tuple(limits)
         return task.limits
 
@@ -515,4 +516,4 @@ def _have_room(limits: tuple[Limit, ...]) -> bool:
 
 
 def _order(task: ActiveTask) -> Order:
-    return (-task.priority_weight, task.run.run_after, *task.key)
+    return (-task.route.priority_weight, task.run.run_after, *task.key)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from asynsched.keys import DagRunKey, TaskInstanceKey, instance_name
 from asynsched.protocol.messages import CodeVersion
 from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunChange, Stopped, StoredDeferral, TaskChange
-from asynsched.scheduling.evaluation.structure import DagStructure, Link
+from asynsched.scheduling.evaluation.structure import DagStructure, Link, Route, of_try
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
 from asynsched.scheduling.rules.run_end import RunStop, TaskEnd
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
@@ -33,7 +33,13 @@ from asynsched.serialization.schema import (
     MapZip,
     SerializedTask,
 )
-from asynsched.states import FINISHED_TASK_STATES, DagRunState, check_run_transition, check_task_transition
+from asynsched.states import (
+    FINISHED_TASK_STATES,
+    SLOT_TASK_STATES,
+    DagRunState,
+    check_run_transition,
+    check_task_transition,
+)
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs.transitions import TaskRowKey
 
@@ -42,6 +48,8 @@ if TYPE_CHECKING:
 
 WAITING: frozenset[State | None] = frozenset({None})
 """States in which a task instance starts only when another one of its run ends."""
+_COUNTED = FINISHED_TASK_STATES | SLOT_TASK_STATES | {State.UP_FOR_RETRY}
+"""The states of a task instance whose `try_number` includes its present or last try."""
 MOST_INSTANCES = 100_000
 """Of one task in a run. A product of a few long lists has billions, for which no scheduler has the memory."""
 
@@ -77,7 +85,10 @@ class ActiveTask:
         ignored: The dependencies that do not count, because the task was forced.
         own_counts: How those upstream instances ended that belong to the same instances of mapped groups; other task
             instances share these counts.
-        limits: The limits that it shares with other tasks, once `ReadyQueues` has made them: they stay the same.
+        limits: The limits that it shares with other tasks, once `ReadyQueues` has made them: they stay the same while
+            its route does.
+        route: Where its try waits and runs. It changes when the instance is made ready for the next try, never while
+            slots are held.
         stored_state: The state in the database; `stored_try` is the try number there.
     """
 
@@ -105,6 +116,15 @@ class ActiveTask:
     stored_state: State | None = None
     stored_try: int = 0
     is_stored: bool = False
+    route: Route = field(init=False)
+
+    def __post_init__(self) -> None:
+        is_counted = self.try_number > 0 and self.state in _COUNTED
+        self.route = self.route_after(self.try_number - is_counted)
+
+    def route_after(self, n_tries: int) -> Route:
+        """Return the route of the try that follows `n_tries` others."""
+        return of_try(self.run.structure.routes[self.task.task_id], n_tries)
 
     @property
     def task_id(self) -> str:
@@ -122,13 +142,6 @@ class ActiveTask:
     @property
     def row_key(self) -> TaskRowKey:
         return (self.run.id, self.task.task_id, self.map_index)
-
-    @property
-    def priority_weight(self) -> int:
-        if by_try := self.task.try_weights:
-            has_begun = self.is_finished or self.state in (State.QUEUED, State.RUNNING)
-            return by_try[min(max(self.try_number - has_begun, 0), len(by_try) - 1)]
-        return self.run.structure.weights[self.task.task_id]
 
     @property
     def is_unexpanded(self) -> bool:

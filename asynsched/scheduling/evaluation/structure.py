@@ -1,14 +1,27 @@
 """The structure of one DAG version, compiled for decisions: each task's upstream and downstream."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 from asynsched.scheduling.rules.branching import descendants, reversed_edges
 from asynsched.scheduling.rules.priority import total_weights
-from asynsched.serialization.schema import MapLength, SerializedDag, SerializedTask, results_in
+from asynsched.serialization.schema import MapLength, SerializedDag, SerializedRoute, SerializedTask, results_in
 
 _Tasks = Mapping[str, SerializedTask]
 _Edges = Mapping[str, tuple[str, ...]]
+T = TypeVar("T")
+
+
+class Route(NamedTuple):
+    """Where a try waits and runs, and how urgent it is: `priority_weight` is the total."""
+
+    pool: str
+    pool_slots: int
+    queue: str
+    executor: str | None
+    executor_config: Mapping[str, Any]
+    priority_weight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,7 @@ class DagStructure:
         group_factors: How many instances a mapped task group has in each instance of its parent.
         scopes: The tasks between each teardown and its setups, without those directly upstream of it.
         scoped_by: The teardowns in whose scope a task is.
+        routes: The routes of a task's tries, the first one's first; later tries have the last one.
         deciding: The tasks whose ends decide the run's: its leaves, once the teardowns that do not fail the run are
             left out.
         depend_on_past: The tasks that depend on the run before.
@@ -64,7 +78,7 @@ class DagStructure:
     mapped_over: Mapping[str, tuple[str, ...]]
     mapped_groups: Mapping[str, tuple[str, ...]]
     group_factors: Mapping[str, MapLength]
-    weights: Mapping[str, int]
+    routes: Mapping[str, tuple[Route, ...]]
     position: Mapping[str, int]
     teardowns: frozenset[str]
     scopes: Mapping[str, tuple[str, ...]]
@@ -100,6 +114,7 @@ def compile_structure(dag: SerializedDag) -> DagStructure:
     }
     links_to = _links(tasks, upstream, downstream, mapped_groups)
     scopes = _scopes(tasks, upstream, downstream)
+    weights = total_weights(dag.tasks)
     links_from: dict[str, list[Link]] = {task_id: [] for task_id in tasks}
     for links in links_to.values():
         for link in links:
@@ -123,7 +138,7 @@ def compile_structure(dag: SerializedDag) -> DagStructure:
         ),
         mapped_groups=mapped_groups,
         group_factors=group_factors,
-        weights=total_weights(dag.tasks),
+        routes={task.task_id: _routes(task, weights[task.task_id]) for task in dag.tasks},
         position={task.task_id: place for place, task in enumerate(dag.tasks)},
         teardowns=frozenset(task.task_id for task in dag.tasks if task.is_teardown),
         scopes=scopes,
@@ -131,6 +146,25 @@ def compile_structure(dag: SerializedDag) -> DagStructure:
         deciding=_deciding(dag.tasks),
         depend_on_past=frozenset(task.task_id for task in dag.tasks if task.depends_on_past),
     )
+
+
+def _routes(task: SerializedTask, total_weight: int) -> tuple[Route, ...]:
+    """Return the routes of a task's tries: those of a policy, or else the task's own with the weight of each try."""
+    found: tuple[SerializedRoute | SerializedTask, ...] = task.routes or (task,)
+    weights = task.try_weights or (total_weight,)
+    n_tries = max(len(found), len(weights))
+    return tuple(_route(of_try(found, n), of_try(weights, n)) for n in range(n_tries))
+
+
+def _route(found: SerializedRoute | SerializedTask, weight: int) -> Route:
+    own = found.priority_weight if isinstance(found, SerializedRoute) else None
+    weight = weight if own is None else own
+    return Route(found.pool, found.pool_slots, found.queue, found.executor, found.executor_config, weight)
+
+
+def of_try(values: Sequence[T], n_before: int) -> T:
+    """Return the value of the try that follows `n_before` others: tries beyond the last value have that one."""
+    return values[min(n_before, len(values) - 1)]
 
 
 def _mapped_groups(dag: SerializedDag) -> tuple[dict[str, tuple[str, ...]], dict[str, MapLength]]:

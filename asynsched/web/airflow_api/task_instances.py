@@ -385,6 +385,9 @@ async def get_task_instance_try_details(
 
 
 def _try_response(info: TaskInstanceInfo, one: TryInfo) -> TaskInstanceHistoryResponse:
-    """Return a try: the task instance, with the state and the times that it had then."""
-    then = replace(info, **asdict(one), duration_seconds=one.duration_seconds)
+    """Return a try: the task instance, with the state, the times and the route that it had then."""
+    values = asdict(one)
+    if one.pool is None:
+        values |= {name: getattr(info, name) for name in ("pool", "pool_slots", "queue", "executor", "priority_weight")}
+    then = replace(info, **values, duration_seconds=one.duration_seconds)
     return TaskInstanceHistoryResponse(**in_common(TaskInstanceHistoryResponse, instance_response(then)))

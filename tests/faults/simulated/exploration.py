@@ -174,9 +174,13 @@ class Exploration:
         )
 
     def pool_of(self, launch: Launch) -> tuple[str, int]:
-        """Return the pool of a launched task, and how many slots it takes."""
+        """Return the pool of a launched try, and its slots. Raises Violation if the try has another one's route."""
         task = self.world.task(launch.run.dag_id, launch.task_id)
-        return task.pool, task.pool_slots
+        routes = task.routes or (task,)
+        route = routes[min(launch.try_number, len(routes)) - 1]
+        if launch.pool != route.pool:
+            raise Violation(f"try {launch.try_number} of {launch.task_id} is in {launch.pool}, not in {route.pool}")
+        return route.pool, route.pool_slots
 
     def plan_of(self, launch: Launch) -> Plan:
         """Return the plan of a try's user code."""

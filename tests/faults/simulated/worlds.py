@@ -21,7 +21,7 @@ from asynsched import (
     task_group,
 )  # fmt: skip
 from asynsched.serialization.encode import serialize_dag
-from asynsched.serialization.schema import ParsedDag, SerializedDag, SerializedTask
+from asynsched.serialization.schema import ParsedDag, ParseReport, SerializedDag, SerializedRoute, SerializedTask
 from asynsched.simulation.folder import NO_STAMP
 from asynsched.store.dags.parse_results import DagDefaults, store_report
 from asynsched.store.engines.opening import open_inline
@@ -117,7 +117,8 @@ def _world(number: int) -> World:
         made.append(_mapping_dag(random))
     if random.random() < 0.3:
         made.append(_mapped_deciding_dag(random))
-    reports = [report_of(dag) for dag in made]
+    of_routes = Random(f"routes of world {number}")
+    reports = [_routed(of_routes, report_of(dag)) for dag in made]
     database = inline_database()
     _empty_copy().backup(database.connection.open())
     defaults = DagDefaults(16, paused=False)
@@ -130,6 +131,25 @@ def _world(number: int) -> World:
     parsed = {report.dags[0].dag.dag_id: report.dags[0] for report in reports}
     versions = {dag_id: _versions(found) for dag_id, found in parsed.items()}
     return World({dag_id: found.dag for dag_id, found in parsed.items()}, versions, _copy(), with_deferred)
+
+
+def _routed(random: Random, report: ParseReport) -> ParseReport:
+    """Give the later tries of some tasks of a report's DAG a route of their own, as a policy does."""
+    [parsed] = report.dags
+    tasks = tuple(
+        msgspec.structs.replace(task, routes=(_route(random, task), _route(random)))
+        if task.retries and random.random() < 0.2
+        else task
+        for task in parsed.dag.tasks
+    )
+    dag = msgspec.structs.replace(parsed.dag, tasks=tasks)
+    return msgspec.structs.replace(report, dags=(msgspec.structs.replace(parsed, dag=dag),))
+
+
+def _route(random: Random, task: SerializedTask | None = None) -> SerializedRoute:
+    if task is not None:
+        return SerializedRoute(task.pool, task.pool_slots)
+    return SerializedRoute(random.choice([*POOLS]), random.choice([1, 2]), priority_weight=random.choice([None, 9]))
 
 
 def _versions(parsed: ParsedDag) -> list[tuple[str, SerializedDag]]:

@@ -45,7 +45,7 @@ def resolves(module, name):
     return True
 
 
-@pytest.mark.filterwarnings("ignore::asynsched.errors.MovedNameWarning")
+@pytest.mark.filterwarnings("ignore::asynsched.errors.MovedNameWarning", "ignore:.* can be imported, but its use")
 @pytest.mark.parametrize("table", TABLES)
 def test_every_imported_name_is_served_or_refused(table):
     missing = {(module, name) for module, name in imports_of(table) if not resolves(module, name)}

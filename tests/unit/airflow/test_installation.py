@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from asynsched import Asset, AssetAlias, PartitionedAtRuntime, task
+from asynsched import Asset, AssetAlias, BashOperator, PartitionedAtRuntime, get_current_context, task
 from asynsched.airflow import installation
 from asynsched.airflow.listeners import ListenerManager, hookimpl
 from asynsched.airflow.plugins_manager import Plugins
@@ -16,6 +16,10 @@ from asynsched.airflow.policies import hookimpl as policy
 from asynsched.authoring import macros
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.running import execution
+from asynsched.errors import DagError
+from asynsched.serialization.encode import serialize_dag
+from asynsched.serialization.schema import SerializedRoute
+from tests.unit.authoring import one_task
 
 PLUGIN = """
 from asynsched.airflow.plugins_manager import AirflowPlugin
@@ -97,6 +101,88 @@ def test_policies_of_packages_come_before_those_of_the_file_which_may_hide_some(
     ti = SimpleNamespace()
     policies.mutate(ti, "the run")
     assert ti.told == "the run"
+
+
+ROUTES = """
+def task_instance_mutation_hook(task_instance):
+    if task_instance.try_number >= 1:
+        task_instance.queue = "retry_queue"
+"""
+
+
+@pytest.fixture
+def hooked(tmp_path, monkeypatch):
+    """A function that loads a policy file with this text into the process, and returns its policies."""
+
+    def load(text):
+        (tmp_path / "airflow_local_settings.py").write_text(text)
+        sys.path.insert(0, str(tmp_path))
+        own = installation.Installation([], Plugins(), Policies(), None)
+        own.policies.load("")
+        monkeypatch.setattr(installation, "loaded", own)
+        monkeypatch.setattr(execution, "installation", own)
+        return own.policies
+
+    return load
+
+
+def routes_of(**arguments):
+    with DAG("d", auto_register=False) as dag:
+        first = BashOperator(task_id="first", bash_command="true", **arguments)
+        first >> BashOperator(task_id="second", bash_command="true", priority_weight=5)
+    return serialize_dag(dag).tasks[0].routes
+
+
+def test_the_hook_of_task_instances_gives_each_try_of_a_task_its_route(hooked):
+    hooked(ROUTES)
+    queues = [route.queue for route in routes_of(retries=3, queue="own")]
+    assert queues == ["own", "retry_queue"], "the last one is that of later tries"
+    assert [route.queue for route in routes_of(retries=0)] == ["default", "retry_queue"], "a clear may add a try"
+    assert routes_of(retries=1, queue="retry_queue") == ()
+
+
+def test_the_hook_can_change_all_that_says_where_a_try_runs(hooked):
+    hooked(
+        "def task_instance_mutation_hook(ti, dag_run):\n"
+        "    assert (ti.dag_run, dag_run, ti.map_index, ti.task.task_id) == (None, None, -1, ti.task_id)\n"
+        "    ti.pool, ti.pool_slots, ti.executor = 'wide', 2 + ti.try_number, 'celery'\n"
+        "    if not ti.try_number: ti.executor_config['mem'] = '1G'\n"
+        "    ti.priority_weight += 10\n"
+        "    ti.task.queue = 'of a copy of the task'\n"
+    )
+    first, second = routes_of(retries=0)
+    assert first == SerializedRoute("wide", 2, "default", "celery", {"mem": "1G"}, 1 + 5 + 10)
+    assert (second.pool_slots, second.executor_config) == (3, {})
+    weighed, *_ = routes_of(weight_rule="absolute")
+    assert weighed.priority_weight == 1 + 10
+
+
+def test_a_pool_that_is_no_name_is_an_error_of_the_dag(hooked):
+    hooked("def task_instance_mutation_hook(ti): ti.pool = 5")
+    with pytest.raises(DagError, match=r"DAG 'd', task 'first': pool must be a string, not 5"):
+        routes_of()
+
+
+def test_a_hook_that_needs_a_run_leaves_tasks_their_own_routes_and_is_noted(hooked):
+    policies = hooked("def task_instance_mutation_hook(ti): ti.queue = ti.run_id.split('_')[0]")
+    assert routes_of(retries=2) == ()
+    [(source, problem)] = policies.needing_runs.items()
+    assert source.endswith("airflow_local_settings.py")
+    assert problem.startswith("DAG 'd', task 'first': AttributeError: run_id is not known yet")
+
+
+def test_a_try_shows_the_queue_that_it_has_whatever_the_hook_says_there(hooked):
+    hooked("def task_instance_mutation_hook(ti): ti.note = ti.queue = f'of {ti.queue}'")
+
+    @task
+    def tells():
+        ti = get_current_context()["ti"]
+        return ti.queue, ti.pool, ti.note
+
+    with DAG("d", auto_register=False) as dag:
+        tells()
+    told = one_task.run(dag.get_task("tells"), pool="a pool", queue="a queue")
+    assert told.value == ("a queue", "a pool", "of a queue")
 
 
 def test_a_policy_file_that_cannot_be_imported_is_an_error_that_names_it(tmp_path):

@@ -51,7 +51,7 @@ async def test_the_event_loop_goes_on_while_a_version_is_prepared(database, tmp_
     version_id = await stored(database, dag_of(task("first", "second"), task("second")))
     cache = VersionCache(database, tmp_path, tmp_path / "dags")
     loaded = await cache.get(version_id)
-    assert loaded.structure.weights == {"first": 2, "second": 1}
+    assert [route.priority_weight for [route] in loaded.structure.routes.values()] == [2, 1]
     assert loaded.code.is_plain, "told from the text of its sources"
     assert (tmp_path / f"{'0' * 64}.py").read_text() == "x = 1"
     assert await cache.get(version_id) is loaded

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asynsched.protocol.messages import AwaitedInput, Deferral, Ended, TriggerOutcome
+from asynsched.scheduling.announcements import task_launch
 from asynsched.scheduling.evaluation.ready import Pool
+from asynsched.scheduling.evaluation.run import ActiveTask
 from asynsched.scheduling.rules.run_end import cancelled
-from asynsched.serialization.schema import MapLiteral
+from asynsched.serialization.schema import MapLiteral, SerializedRoute
 from asynsched.states import PARKED_TASK_STATES
 from asynsched.store.runs.pools import Settlement
 from tests.support.runs import NOON, evaluation, run_of, started, task
@@ -105,10 +107,94 @@ def test_a_strategy_s_weight_of_the_next_try_decides_who_goes_first():
     run = run_of([falling, task("steady", pool="pool", priority_weight=3)])
     engine = started(run, pools={"pool": 1})
     assert [key.task_id for key in granted_keys(engine)] == ["falling"]
-    assert run.instance("falling").priority_weight == 5
+    assert run.instance("falling").route.priority_weight == 5
     engine.try_ended(Ended(run.instance("falling").token, "failed", NOON, NOON), NOON)
+    engine.time_passed(NOON)
     assert [key.task_id for key in granted_keys(engine)] == ["steady"]
-    assert run.instance("falling").priority_weight == 1
+    assert run.instance("falling").route.priority_weight == 1
+
+
+def routed(*routes, **fields):
+    return task("routed", retries=3, retry_delay=0.0, routes=tuple(SerializedRoute(**one) for one in routes), **fields)
+
+
+def test_a_retry_waits_for_the_pool_of_its_route_and_gives_its_slots_back_there():
+    run = run_of([routed({"pool": "first"}, {"pool": "again", "pool_slots": 3}), task("beside", pool="again")])
+    engine = started(run, pools={"first": 1, "again": 3})
+    found, pools = run.instance("routed"), engine.ready.pools
+    assert [key.task_id for key in granted_keys(engine)] == ["beside", "routed"]
+    assert (pools["first"].used, pools["again"].used) == (1, 1)
+    engine.try_ended(Ended(found.token, "failed", NOON, NOON), NOON)
+    engine.time_passed(NOON)
+    assert (granted_keys(engine), found.state, found.route.pool) == ([], "scheduled", "again")
+    assert (pools["first"].used, pools["again"].used) == (0, 1)
+    engine.try_ended(Ended(run.instance("beside").token, "success", NOON, NOON), NOON)
+    assert [key.task_id for key in granted_keys(engine)] == ["routed"]
+    assert (pools["first"].used, pools["again"].used) == (0, 3)
+    engine.try_ended(Ended(found.token, "failed", NOON, NOON), NOON)
+    engine.time_passed(NOON)
+    assert [key.task_id for key in granted_keys(engine)] == ["routed"], "later tries have the last route"
+    engine.try_ended(Ended(found.token, "success", NOON, NOON), NOON)
+    assert (pools["first"].used, pools["again"].used) == (0, 0)
+
+
+def test_an_interrupted_or_deferred_try_goes_on_in_its_own_pool():
+    run = run_of([routed({"pool": "first"}, {"pool": "again"})])
+    engine = started(run, pools={"first": 1, "again": 1})
+    found, pools = run.instance("routed"), engine.ready.pools
+    granted_keys(engine)
+    engine.try_ended(Ended(found.token, "failed", NOON, NOON, cause="interrupted"), NOON)
+    assert granted_keys(engine)
+    assert found.route.pool == "first"
+    deferral = Deferral("module.Trigger", {}, "go_on")
+    engine.try_ended(Ended(found.token, "deferred", NOON, NOON, deferral=deferral), NOON)
+    engine.trigger_fired(TriggerOutcome(found.token, "event"), NOON)
+    assert granted_keys(engine)
+    assert (found.route.pool, pools["first"].used, pools["again"].used) == ("first", 1, 0)
+
+
+def test_a_retry_whose_route_names_no_pool_says_so():
+    run = run_of([routed({"pool": "first"}, {"pool": "nowhere"})])
+    engine = started(run, pools={"first": 1})
+    granted_keys(engine)
+    engine.try_ended(Ended(run.instance("routed").token, "failed", NOON, NOON), NOON)
+    engine.time_passed(NOON)
+    assert granted_keys(engine) == []
+    assert "there is no pool 'nowhere'" in run.instance("routed").reason
+
+
+def test_a_retry_is_launched_and_stored_by_its_route_with_its_earlier_try():
+    config = {"mem": "4G"}
+    slow = {"queue": "slow", "executor": "other", "executor_config": config, "priority_weight": 40}
+    run = run_of([routed({}, slow, priority_weight=2)])
+    engine = started(run, executors={"local": 9, "other": 1})
+    found = run.instance("routed")
+    granted_keys(engine)
+    engine.try_ended(Ended(found.token, "failed", NOON, NOON), NOON)
+    engine.time_passed(NOON)
+    [earlier] = engine.pending.history
+    assert (earlier.queue, earlier.executor, earlier.priority_weight) == ("default", None, 2)
+    assert granted_keys(engine)
+    launch = task_launch(found, 1)
+    assert (launch.queue, launch.executor, launch.priority_weight) == ("slow", "other", 40)
+    assert launch.executor_config == config
+    assert [limit.name for limit in engine.ready.limits_of(found) if limit.used and "other" in limit.name]
+    [(_, row)] = engine.pending.task_rows()
+    assert (row.queue, row.executor, row.priority_weight) == ("slow", "other", 40)
+
+
+@pytest.mark.parametrize(
+    ("state", "try_number", "pool"),
+    [
+        (None, 0, "first"), ("scheduled", 0, "first"), ("queued", 1, "first"), ("running", 1, "first"),
+        ("restarting", 1, "first"), ("deferred", 0, "first"), ("up_for_retry", 1, "first"), ("failed", 1, "first"),
+        ("scheduled", 1, "again"), ("running", 2, "again"), ("up_for_reschedule", 1, "again"), ("success", 3, "again"),
+    ],
+)  # fmt: skip
+def test_a_stored_task_instance_holds_slots_where_its_try_has_taken_them(state, try_number, pool):
+    run = run_of([routed({"pool": "first"}, {"pool": "again"})])
+    found = ActiveTask(run, run.structure.tasks["routed"], state=state, try_number=try_number)
+    assert found.route.pool == pool
 
 
 def test_a_cancelled_run_leaves_nothing_in_the_queues():

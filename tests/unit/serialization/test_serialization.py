@@ -123,7 +123,7 @@ def test_a_strategy_gives_each_try_of_a_task_its_weight():
 def test_a_strategy_that_needs_a_run_is_an_error_of_the_dag():
     with DAG("d", auto_register=False) as dag:
         EmptyOperator(task_id="a", weight_rule=OfARun())
-    with pytest.raises(SerializationError, match=r"'a'.*OfARun: a strategy .* can use the task .* not run_id"):
+    with pytest.raises(SerializationError, match=r"'a'.*OfARun: run_id is not known yet: .* before there is a run"):
         serialize_dag(dag)
 
 
