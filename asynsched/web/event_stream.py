@@ -6,7 +6,7 @@ number. A reader for whom there is no event for a while gets the number up to wh
 """
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from functools import lru_cache
 from typing import Annotated
 
 import anyio
@@ -21,8 +21,8 @@ from asynsched.web.endpoint import Api, Call, Example
 
 PAUSE_SECONDS = 15.0
 """Longest silence of a stream: proxies close connections that say nothing, and a reader learns that it is cut off."""
-TOGETHER = timedelta(milliseconds=20)
-"""Time between two messages of a stream: its changes are sent together, because each message wakes its reader."""
+N_ENCODED = 1000
+"""Events of which the bytes are kept, so that streams that send the same event encode it once."""
 Since = Annotated[int, Meta(ge=0, description="Begin after the event with this number; 0: with the oldest stored one.")]
 EXAMPLE = Example({"since": 41, "dag_id": "etl"})
 
@@ -55,7 +55,7 @@ def last_event_id(call: Call) -> int | None:
 
 async def _lines(call: Call, reader: EventReader) -> AsyncIterator[bytes]:
     yield b": events of asynsched\n\n"
-    clock = call.context.clock
+    clock, who = call.context.clock, call.who
     silent_since = clock.monotonic()
     async with reader:
         if reader.go_on_at is not None:
@@ -67,7 +67,10 @@ async def _lines(call: Call, reader: EventReader) -> AsyncIterator[bytes]:
                     events = [await anext(reader), *reader.take_waiting()]
             except (StopAsyncIteration, StoreUnavailable):
                 return  # the reader comes back
-            shown = [each for each in events if isinstance(each, Missed) or call.who.may(Permission.VIEW, each.dag_id)]
+            if who.of_dags is None:  # they may view all, or would have been refused
+                shown = events
+            else:
+                shown = [each for each in events if isinstance(each, Missed) or who.may(Permission.VIEW, each.dag_id)]
             if shown:
                 yield b"".join(map(encoded, shown))
             elif not events or clock.monotonic() >= silent_since + PAUSE_SECONDS:
@@ -75,9 +78,10 @@ async def _lines(call: Call, reader: EventReader) -> AsyncIterator[bytes]:
             else:
                 continue
             silent_since = clock.monotonic()
-            await clock.sleep(TOGETHER)
+            await clock.sleep(call.streams.pause)
 
 
+@lru_cache(maxsize=N_ENCODED)
 def encoded(event: Change | Missed) -> bytes:
     """Return an event as the stream has it."""
     name, number = ("missed", event.go_on_at) if isinstance(event, Missed) else ("change", event.number)

@@ -25,6 +25,9 @@ LOOK = timedelta(seconds=5)
 """How long a look may take. A stream goes on for at most both together, 15 s, after its reader has lost a right."""
 RETRY = timedelta(seconds=1)
 """Until the next attempt, while the database is not available."""
+SHORTEST_PAUSE = timedelta(milliseconds=20)
+MESSAGES_A_SECOND = 1000
+"""Of all streams together, about: each costs about 0.15 ms of CPU time, and wakes its reader."""
 END = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
@@ -51,6 +54,11 @@ class Streams:
         if self._n_open >= self._max_streams:
             raise TooManyStreams
         return SupervisedStream(self, call, answer)
+
+    @property
+    def pause(self) -> timedelta:
+        """How long a stream collects what it is to send after a message: the longer, the more streams there are."""
+        return max(SHORTEST_PAUSE, timedelta(seconds=self._n_open / MESSAGES_A_SECOND))
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:

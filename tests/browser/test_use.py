@@ -51,6 +51,28 @@ def test_the_keyboard_finds_dags_and_moves_between_views_and_rows(pages: Pages) 
     expect(page.get_by_role("link", name="hostile", exact=True)).to_be_visible()
 
 
+def test_runs_and_tasks_are_filtered_in_place_and_their_number_is_told(pages: Pages) -> None:
+    page = pages.open("/tasks")
+    row = "#found tbody tr"
+    for view, chosen in (("tasks", "failed"), ("runs", "failed")):
+        page.goto(f"/{view}")
+        page.evaluate("window.isSame = true")
+        told, all_rows = page.locator("#n-found"), page.locator(row).count()
+        page.get_by_label("State").select_option(chosen)
+        button = page.get_by_role("button", name="Filter")
+        button.click()
+        page.wait_for_url(f"**/{view}?*state={chosen}*")
+        expect(page.locator(row)).not_to_have_count(all_rows)
+        n_rows = page.locator(row).count()
+        expect(told).to_have_text(re.compile(rf"^{n_rows} "))
+        expect(button).to_be_focused()
+        assert page.evaluate("window.isSame")
+        assert violations(page) == []
+        page.go_back()
+        expect(page.locator(row)).to_have_count(all_rows)
+        expect(page.get_by_label("State")).to_have_value("")
+
+
 def test_a_form_made_of_params_triggers_a_run(pages: Pages, served: Up) -> None:
     page = pages.open("/dags/orders/trigger")
     page.get_by_label("rows").fill("7")
@@ -515,6 +537,21 @@ def test_the_page_listens_before_htmx_can_swap_anything(pages: Pages) -> None:
     page.add_init_script(ORDER)
     page.goto(of_run("talks", "tasks", "long"))
     assert page.evaluate("window.order") == ["the page listens", "htmx"]
+
+
+GIVEN = """
+window.given = [];
+document.addEventListener("htmx:after:process", ({ target }) => window.given.push(target.matches("[hx-get]")));
+"""
+
+
+def test_htmx_looks_only_at_the_elements_that_are_its_own(pages: Pages) -> None:
+    page = pages.open("/preferences")
+    page.add_init_script(GIVEN)
+    page.goto("/dags/orders")
+    page.get_by_role("link", name="stage", exact=True).click()
+    expect(page.get_by_role("rowheader", name="extract [ ]", exact=True)).to_have_count(0)
+    assert set(page.evaluate("window.given")) == {True}
 
 
 def test_a_part_that_cannot_be_fetched_leaves_what_is_there(pages: Pages) -> None:

@@ -115,7 +115,7 @@ def templates() -> Environment:
     """Return the templates, which escape every value that is not marked as HTML."""
     made = Environment(
         loader=PackageLoader("asynsched.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
+        lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     made.globals |= {"version": __version__, "Permission": Permission, "VIEWS": VIEWS, "ADMIN_VIEWS": ADMIN_VIEWS}
     made.globals["ALL_VIEWS"] = (*VIEWS, *ADMIN_VIEWS, *OTHER_VIEWS)

@@ -59,4 +59,4 @@ async def static(call: Call, name: str) -> Response:
     return Response(found.content, 200, headers, media_type=found.media_type)
 
 
-templates().globals["static"] = lambda name: served_name(FOLDER / name)
+templates().globals["static"] = cache(lambda name: served_name(FOLDER / name))

@@ -12,8 +12,8 @@ from asynsched.web.endpoint import Call
 from asynsched.web.pages.logs import Byte, Number
 from asynsched.web.pages.page import PAGE, MapIndex, show
 
-SHOWN_BYTES = 128 * 1024
-"""The end of a log that the view has without scripts."""
+SHOWN_BYTES = 32 * 1024
+"""Of the end of a log: some screens, so that the view is drawn soon. Scripts fetch more as one scrolls up."""
 MOST_TRIES = 200
 MOST_XCOMS = 200
 

@@ -135,10 +135,17 @@ document.addEventListener("keydown", (event) => {
 // because screen readers find no cells in a row that is skipped. A style sheet, unlike the rows, stays when the view is
 // refreshed.
 
-const ROWS_AT_ONCE = 20;
+const ROWS_AT_ONCE = 20, PAUSE_AFTER_CLICK = 1000; // milliseconds: the click may lead to another view
 const idle = window.requestIdleCallback ?? ((then) => setTimeout(then, 50));
+let clickedAt = -PAUSE_AFTER_CLICK;
+
+document.addEventListener("click", () => { clickedAt = performance.now(); }, { capture: true });
 
 function laidOut(sheet, nRows) {
+  if (performance.now() < clickedAt + PAUSE_AFTER_CLICK) {
+    setTimeout(() => idle(() => laidOut(sheet, nRows)), PAUSE_AFTER_CLICK);
+    return;
+  }
   const isAll = nRows >= document.querySelectorAll(".grid.large tbody tr").length;
   sheet.replaceSync(`.grid.large tbody tr${isAll ? "" : `:nth-child(-n + ${nRows})`} { content-visibility: visible !important; }`);
   if (!isAll) idle(() => laidOut(sheet, nRows + ROWS_AT_ONCE));
@@ -263,6 +270,17 @@ const heard = (change) => { if (concerns(change)) soon(); };
 
 document.addEventListener("visibilitychange", () => { if (!document.hidden && isMissing) soon(); });
 document.addEventListener("asynsched-changed", () => heard({}));
+
+// htmx would look at each attribute of all elements for handlers, which the policy of contents forbids, and at each link
+// and form: of a large grid, that takes tens of milliseconds, at each refresh again. So it gets its own elements alone.
+
+const OF_HTMX = "[hx-get]";
+
+document.addEventListener("htmx:before:process", (event) => {
+  if (event.target.matches(OF_HTMX)) return;
+  event.preventDefault();
+  for (const one of event.target.querySelectorAll(OF_HTMX)) htmx.process(one);
+});
 
 // A part that is fetched by itself stays as it is if the answer does not have it.
 document.addEventListener("htmx:before:swap", (event) => {
