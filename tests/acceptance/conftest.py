@@ -10,8 +10,17 @@ from tests.support.up import Site
 
 @pytest.fixture(scope="package", autouse=True)
 def warm() -> Iterator[None]:
-    """Run commands that end by themselves as forks of a process that has imported them."""
+    """Run commands as forks of a process that has imported them."""
     with warm_commands.serving():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cold_schedulers(request: pytest.FixtureRequest, warm: None) -> Iterator[None]:
+    """Start each scheduler of a module in an interpreter of its own if the module is about its process: `COLD`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if getattr(request.module, "COLD", False):
+            patch.setenv(warm_commands.COLD_VARIABLE, "1")
         yield
 
 

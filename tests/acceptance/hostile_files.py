@@ -3,6 +3,7 @@
 import io
 import os
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,14 +187,18 @@ CORPUS = {
 }  # fmt: skip
 
 
-def fill(folder: Path, secret: Path) -> None:
+WITHOUT_LIMITS = {name: hostile for name, hostile in CORPUS.items() if not {"timeout", "memory"} & {*hostile.kinds}}
+"""The files that no limit of time or memory ends."""
+
+
+def fill(folder: Path, secret: Path, corpus: Mapping[str, Hostile] = CORPUS) -> None:
     """Write the corpus into a DAG folder. `secret` is a file beside it whose content must stay secret."""
     (folder / "link").symlink_to(secret)
     (folder / "linked_folder").symlink_to(secret.parent)
     # DAG files that are such files themselves: an attempt to read them as Python would show them in the message.
     (folder / "leak.py").symlink_to(secret)
     (secret.parent / "private.py").write_text(secret.read_text())
-    for name, hostile in CORPUS.items():
+    for name, hostile in corpus.items():
         write(folder, name, hostile.text)
     _zip(folder / "bomb.zip", {"dag.py": HEAD + "#" * (17 * 1024 * 1024)})
     _zip(folder / "traversal.zip", {"../../climbed.py": HEAD, "/tmp/climbed.py": HEAD})

@@ -14,6 +14,9 @@ import pytest
 
 from tests.support.up import Site
 
+on_sqlite = pytest.mark.parametrize("backend", ["sqlite"], scope="module")
+"""For tests in which the database does not matter."""
+
 WAITER = """
     import os, time
     from pathlib import Path
@@ -143,6 +146,7 @@ def test_a_task_that_ended_without_a_scheduler_keeps_its_end_when_cleared(site):
     assert sorted(mark[0] for mark in marks(site)) == sorted(["begin", "end", "called"] * 2 + ["follow"])
 
 
+@on_sqlite
 def test_a_killed_task_is_known_at_once_and_retried(site):
     with site.up():
         pid = start_waiting(site)
@@ -157,6 +161,7 @@ def test_a_killed_task_is_known_at_once_and_retried(site):
     assert "SIGKILL" in reasons["waits", 1]
 
 
+@on_sqlite
 def test_a_killed_keeper_takes_its_task_with_it_which_is_then_retried(site):
     with site.up():
         pid = start_waiting(site)
@@ -184,6 +189,7 @@ def delete(site: Site) -> None:
     site.until(lambda: site.json("dags", "list") == [], "the DAG has left")
 
 
+@on_sqlite
 @pytest.mark.parametrize("change", [edit, break_file, delete])
 def test_a_run_goes_on_with_the_code_it_began_with(site, change):
     with site.up():
@@ -194,6 +200,7 @@ def test_a_run_goes_on_with_the_code_it_began_with(site, change):
     assert [mark[0] for mark in marks(site)] == ["begin", "end", "follow"]
 
 
+@on_sqlite
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_waits_for_what_runs_and_leaves_nothing_behind(site, stop):
     with site.up() as up:
@@ -209,6 +216,7 @@ def test_a_stop_waits_for_what_runs_and_leaves_nothing_behind(site, stop):
     assert state_of_run(site) == "success"
 
 
+@on_sqlite
 def test_a_program_that_ignores_the_ends_of_children_can_start_a_scheduler(site):
     site.become = partial(signal.signal, signal.SIGCHLD, signal.SIG_IGN)
     with site.up():
@@ -217,6 +225,7 @@ def test_a_program_that_ignores_the_ends_of_children_can_start_a_scheduler(site)
         site.until(lambda: state_of_run(site) == "success", "the run has succeeded")
 
 
+@on_sqlite
 def test_a_scheduler_that_nohup_starts_goes_on_after_a_hangup(site):
     site.become = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
     with site.up() as up:
@@ -244,6 +253,7 @@ def test_a_task_that_outlasts_the_stop_is_handed_back_and_not_failed(site):
     assert task["started_at"] >= task["queued_at"] > interrupted["queued_at"], "it began again"
 
 
+@on_sqlite
 def test_a_second_signal_stops_at_once_and_leaves_nothing_behind(site):
     with site.up() as up:
         start_waiting(site)
@@ -302,6 +312,7 @@ def test_callbacks_of_a_killed_scheduler_are_not_run_again(site):
     assert sorted(name for name, _ in marks(site)) == ["ends", "goes_on"]
 
 
+@on_sqlite
 def test_callbacks_that_a_power_cut_ended_are_run_again(site):
     with callbacks_running(site) as up:
         up.kill()

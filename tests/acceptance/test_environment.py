@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.up import Site
 
+COLD = True
+
 DAG_FILE = """
     import os
     from pathlib import Path

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.up import Site
 
+COLD = True
 DATABASES = ("postgresql",)
 
 STUBBORN = """

@@ -4,16 +4,18 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acceptance.hostile_files import CORPUS, fill, write
+from tests.acceptance.hostile_files import CORPUS, WITHOUT_LIMITS, Hostile, fill, write
 from tests.support.older_kernels import OLDER_ABIS, with_landlock
 from tests.support.up import Site
 from tests.support.users import ORDINARY_UID, become_ordinary
+
+COLD = True
 
 ARCHIVES = {"bomb.zip", "traversal.zip"}
 LEAKS = {"leak.py": "secret.txt", "linked_folder/private.py": ""}
@@ -50,10 +52,11 @@ SECRET = "the_word_" + "is_mum"
 
 
 class Attacked:
-    """A scheduler that has parsed the whole corpus: its message about each file, and the fate of other files."""
+    """A scheduler that has parsed a corpus: its message about each file, and the fate of other files."""
 
-    def __init__(self, site: Site, victim: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, site: Site, corpus: Mapping[str, Hostile], victim: "subprocess.Popen[bytes]") -> None:
         self.site = site
+        self.corpus = corpus
         self.errors: dict[str, list[dict[str, Any]]] = {}
         self.runs: list[str] = []
         with site.up() as up:
@@ -65,7 +68,7 @@ class Attacked:
                 "treasure": str(site.root / "treasure"),
             }  # fmt: skip
             (site.dags / "victims.json").write_text(json.dumps(victims))
-            fill(site.dags, site.root / "secret.txt")
+            fill(site.dags, site.root / "secret.txt", corpus)
             # Others are served while all of this is parsed.
             self.runs.append(self._run_others("during"))
             site.until(self._all_is_parsed, "every file of the corpus has its error", seconds=80)
@@ -84,7 +87,7 @@ class Attacked:
         for error in self.site.json("dags", "errors"):
             self.errors.setdefault(error["file"], []).append(error)
         known = {dag["file"] for dag in self.site.json("dags", "list")}
-        files = {f"{name}.py" for name in CORPUS} | ARCHIVES | LEAKS.keys()
+        files = {f"{name}.py" for name in self.corpus} | ARCHIVES | LEAKS.keys()
         return files <= self.errors.keys() | known
 
 
@@ -104,21 +107,23 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
         (site.root / "secret.txt").write_text(SECRET)
         (site.root / "treasure").write_text(TREASURE)
         (site.root / "treasure").chmod(0o666)
+        corpus = CORPUS
         if "Landlock" in request.param:
+            corpus = WITHOUT_LIMITS  # limits are no matter of Landlock
             site.env |= with_landlock(OLDER_ABIS[-1], site.root / "older")
         if request.param != "root" and os.geteuid() == 0:
             site.become = become_ordinary
             os.chown(site.root, ORDINARY_UID, ORDINARY_UID)
         with subprocess.Popen(["sleep", "1000"], preexec_fn=site.become) as victim:
             try:
-                yield Attacked(site, victim)
+                yield Attacked(site, corpus, victim)
             finally:
                 victim.kill()
                 site.end_everything()
 
 
 def test_every_hostile_file_is_contained_and_told_what_it_may_not(attacked):
-    wrong = {name: attacked.errors.get(f"{name}.py") for name in CORPUS if not _is_right(attacked, name)}
+    wrong = {name: attacked.errors.get(f"{name}.py") for name in attacked.corpus if not _is_right(attacked, name)}
     assert wrong == {}
 
 

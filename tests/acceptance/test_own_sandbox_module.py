@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.up import Site
 
+COLD = True
+
 DAG_FILE = """
     import os
     from datetime import datetime

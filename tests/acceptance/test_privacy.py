@@ -24,6 +24,8 @@ from tests.support.up import Site, title_of
 from tests.support.users import ORDINARY_UID, become_ordinary
 from tests.support.waiting import DEADLINE_SECONDS
 
+COLD = True
+
 LOOKS = """
     import os
     from asynsched import DAG, get_current_context, task
@@ -78,7 +80,7 @@ def test_a_task_cannot_read_memory_or_environment_of_scheduler_and_keeper(site):
 
 
 SPIES = """
-    import os
+    import os, time
     from pathlib import Path
     from asynsched import DAG, task
 
@@ -98,6 +100,7 @@ SPIES = """
             found = set()
             while not Path("{root}/enough").exists():
                 found.update(processes_with_the_key())
+                time.sleep(0.005)  # no process lives for so short a time
             return sorted(found)
 
         spies()

@@ -21,6 +21,7 @@ import pytest
 from tests.support.narrow_executor import RETURNED
 from tests.support.up import Site
 
+COLD = True
 DATABASES = ("sqlite",)
 on_both = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], scope="module")
 """For tests in which the database matters."""

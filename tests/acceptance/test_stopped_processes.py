@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.up import Site, Up
 
+COLD = True
+
 LEASE = {"DURATION": "2", "RENEW_INTERVAL": "0.5", "GRACE": "0.5", "KILL_TIME": "0.5"}
 LONGER_THAN_ALL = 4.5
 LEDGER = """

@@ -9,6 +9,8 @@ import psutil
 
 from tests.support.up import MARK, Site, title_of
 
+COLD = True
+
 DAG_FILE = """
     import asyncio, os, time
     from pathlib import Path

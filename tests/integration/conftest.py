@@ -1,7 +1,10 @@
 """Fixtures for programs that embed a scheduler, and for those that count its work on either database."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from tests.support import warm_commands
 from tests.support.embedding import HANGS, Program
 
 
@@ -19,3 +22,10 @@ def url(request, tmp_path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'asynsched.db'}"
     return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[None]:
+    """Have `asynsched` processes of a site be forks of a process that has imported what they need."""
+    with warm_commands.serving():
+        yield

@@ -40,7 +40,7 @@ def smallest_sizes(monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(WORKLOADS.keys() - NEED_MORE))
-def test_a_workload_measures_its_figures(name, tmp_path):
+def test_a_workload_measures_its_figures(name, tmp_path, warm):
     system = Ours(Site(tmp_path / "site"), "sqlite")
     sheet = Sheet(name, system.name, p=0.01)
     WORKLOADS[name](system, sheet)

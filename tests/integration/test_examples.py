@@ -42,7 +42,7 @@ def sales(path):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(tmp_path_factory, warm):
     """A site on which `asynsched up examples/dags --until-idle` has ended."""
     site = Site(tmp_path_factory.mktemp("examples"))
     site.env["TMPDIR"] = str(site.root)

@@ -13,12 +13,15 @@ from asynsched.simulation.simulation import Simulation
 from asynsched.store.runs.dag_runs import list_runs
 from asynsched.store.schema import DagRunRow
 
+SWEEP_SECONDS = 600.0
+"""Time between two safety sweeps: long, so that tests depend on messages, and virtual hours take little real time."""
+
 
 class Simulated(Simulation):
     """A scheduler of these DAGs from `start` on. After `run_for`, its database and executor show the results."""
 
     def __init__(self, home: Path, dags: Sequence[DAG], script: Script, start: datetime) -> None:
-        settings = Settings(home=str(home), dags_folder=str(home / "dags"))
+        settings = Settings(home=str(home), dags_folder=str(home / "dags"), sweep_interval=SWEEP_SECONDS)
         super().__init__(settings, map(report_of, dags), script, start)
 
     async def runs(self, dag_id: str) -> list[DagRunRow]:

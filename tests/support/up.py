@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import psutil
 
@@ -20,7 +20,8 @@ from tests.support import warm_commands
 from tests.support.waiting import DEADLINE_SECONDS, until
 
 T = TypeVar("T")
-STRANGE = ("ASYNSCHED_", "PYTEST_", warm_commands.SOCKET_VARIABLE)
+Process = subprocess.Popen[bytes] | warm_commands.WarmProcess
+STRANGE = ("ASYNSCHED_", "PYTEST_", warm_commands.SOCKET_VARIABLE, warm_commands.COLD_VARIABLE)
 """The prefixes of variables that no terminal of a site has."""
 MARK = "SITE_OF_A_TEST"
 """Environment variable that every process of a site inherits, except parses; those name the home."""
@@ -109,7 +110,9 @@ class Site:
         """Whether nothing that an interpreter does at its start matters to the command."""
         if warm_commands.SOCKET_VARIABLE not in os.environ or self.become is not None:
             return False
-        return args[:1] != ("up",) and not any(name.startswith(("PYTHON", "TZ")) for name in self.env)
+        if args[:1] == ("up",) and warm_commands.COLD_VARIABLE in os.environ:
+            return False
+        return not any(name.startswith(("PYTHON", "TZ")) for name in self.env)
 
     def json(self, *args: str) -> Any:
         """Run a command with JSON output, and return its parsed output."""
@@ -127,11 +130,7 @@ class Site:
         log = self.root / f"up-{len(self.logs)}.log"
         self.logs.append(log)
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                self.command("up", str(self.dags), *flags), cwd=self.root, env=self.environment,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-                preexec_fn=self.become,
-            )  # fmt: skip
+            process = self._start("up", str(self.dags), *flags, output=output)
         served = Up(self, process, log)
         try:
             served.wait_ready()
@@ -145,6 +144,17 @@ class Site:
                 process.kill()
                 process.wait()
             self.end_everything()
+
+    def _start(self, *args: str, output: BinaryIO) -> Process:
+        if self._may_be_warm(args):
+            descriptor = output.fileno()
+            return warm_commands.WarmProcess(
+                args, cwd=self.root, env=self.environment, stdout=descriptor, stderr=descriptor
+            )
+        return subprocess.Popen(
+            self.command(*args), cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=self.become,
+        )  # fmt: skip
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         return self.json("runs", "list", dag_id)
@@ -218,7 +228,7 @@ class Up:
     """A running `asynsched up`."""
 
     site: Site
-    process: "subprocess.Popen[bytes]"
+    process: Process
     log_path: Path
 
     @property

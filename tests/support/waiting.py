@@ -12,6 +12,10 @@ from asynsched.store.database import Database
 
 T = TypeVar("T")
 PAUSE_SECONDS = 0.02
+PAUSE_FACTOR = 2.0
+"""How many times as long as a check the pause after it is, between `PAUSE_SECONDS` and `LONGEST_PAUSE_SECONDS`: a check
+may be a command, and must not take the processor from what the test waits for."""
+LONGEST_PAUSE_SECONDS = 0.5
 DEADLINE_SECONDS = 60.0
 """Long, for the machine may be busy with other things: only a test that fails waits for so long."""
 
@@ -23,12 +27,14 @@ def until(
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while True:
+        asked_at = time.monotonic()
         answer = check()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"not within {seconds:g} s: {what}; last answer: {answer!r}\n{describe()}")
-        pause.wait(PAUSE_SECONDS)
+        pause.wait(max(PAUSE_SECONDS, min(PAUSE_FACTOR * (now - asked_at), LONGEST_PAUSE_SECONDS)))
 
 
 async def eventually(check: Callable[[], T], what: str, *, seconds: float = DEADLINE_SECONDS) -> T:

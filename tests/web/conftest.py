@@ -1,7 +1,8 @@
 """A filled database of each kind, and the application that answers from a copy of it."""
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,19 +40,33 @@ class Filled(NamedTuple):
         return msgspec.structs.replace(self.settings, home=str(home), database=database)
 
 
-@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
-def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    """A database that a scheduler has filled (tests/web/filling.py)."""
-    root = tmp_path_factory.mktemp("filled")
-    write_dags(root / "dags")
-    server = None if request.param == "sqlite" else request.getfixturevalue("postgres_server")
-    database = None if server is None else server.new_database()
-    settings = Settings(
-        dags_folder=str(root / "dags"), home=str(root / "home"), database=database, shutdown_grace=0.2,
-        sqlite_synchronous="normal",
-    )  # fmt: skip
-    anyio.run(fill, settings)
-    return Filled(settings, server)
+@pytest.fixture(scope="session")
+def new_filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Filled]:
+    """A function that returns a database of a kind, which a scheduler has filled (tests/web/filling.py).
+
+    A fixture with parameters would be filled again whenever the next test has another parameter.
+    """
+
+    @cache
+    def new(kind: str) -> Filled:
+        root = tmp_path_factory.mktemp("filled")
+        write_dags(root / "dags")
+        server = None if kind == "sqlite" else request.getfixturevalue("postgres_server")
+        database = None if server is None else server.new_database()
+        settings = Settings(
+            dags_folder=str(root / "dags"), home=str(root / "home"), database=database, shutdown_grace=0.2,
+            sqlite_synchronous="normal",
+        )  # fmt: skip
+        anyio.run(fill, settings)
+        return Filled(settings, server)
+
+    return new
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def filled(request: pytest.FixtureRequest, new_filled: Callable[[str], Filled]) -> Filled:
+    """A filled database of each kind."""
+    return new_filled(request.param)
 
 
 class Known(Access):

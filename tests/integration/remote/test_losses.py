@@ -138,6 +138,7 @@ async def test_a_try_of_a_lost_worker_runs_again_after_it_has_ended(far_site: Si
     assert site.said() == ["begins 1", "begins 2", "ends 2"]
 
 
+@on_postgresql
 @pytest.mark.parametrize("next_home", ["home", "other"])
 async def test_a_callback_goes_on_while_schedulers_come_and_go(far_site: Site, next_home: str):
     site = far_site

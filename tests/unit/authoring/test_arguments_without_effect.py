@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,17 +26,23 @@ HERE = {
 """Arguments that have their effect where they are taken."""
 
 
-def names_read(*, except_in: Path) -> set[str]:
-    """Return the attributes that any other module reads, and the texts in it, by which it may read some."""
+@cache
+def names_in(path: Path) -> set[str]:
+    """Return the attributes that a module reads, and the texts in it, by which it may read some."""
     found: set[str] = set()
-    for path in [*ROOT.glob("asynsched/**/*.py"), *ROOT.glob("sandbox/**/*.py")]:
-        if path not in (except_in, ROOT / "asynsched/errors.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                    found.add(node.attr)
-                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found.add(node.value)
-    return found | {f"on_{event}_callback" for event in ("execute", "success", "failure", "retry", "skipped")}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return found
+
+
+def names_read(*, except_in: Path) -> set[str]:
+    """Return the names that any other module reads."""
+    modules = {*ROOT.glob("asynsched/**/*.py"), *ROOT.glob("sandbox/**/*.py")}
+    read = set().union(*(names_in(path) for path in modules - {except_in, ROOT / "asynsched/errors.py"}))
+    return read | {f"on_{event}_callback" for event in ("execute", "success", "failure", "retry", "skipped")}
 
 
 @pytest.mark.parametrize("owner", TAKEN)
