@@ -720,14 +720,16 @@ class Agent:
                 await self._send(held, Ended(token, "failed", ended.ended_at, ended.started_at, reason, retry=False))
         if reporting.cancelled_caught:
             log.error("end.not_reported", **_names(held.ticket), seconds=REPORT_SECONDS)
+        text = f"{ended.state}: {ended.reason}" if ended.reason else ended.state
+        held.outcome = Outcome("failed" if ended.state == "failed" else "done", text)
+        self._notify()  # its engine may give its slot to another try meanwhile
         # A callback that has begun again, while this attempt had not ended yet, writes the same log.
-        has_own_log = all(one is held or one.log.path != held.log.path for one in self._tries.values())
+        going_on = (one for one in self._tries.values() if one.outcome is None)
+        has_own_log = all(one.log.path != held.log.path for one in going_on)
         await run_sync(partial(self._clear, held, is_log_wanted=is_log_wanted, has_own_log=has_own_log))
         if self._executor is not None:
             await self._executor.acknowledge([token])
         self._bundles.release(token)
-        text = f"{ended.state}: {ended.reason}" if ended.reason else ended.state
-        held.outcome = Outcome("failed" if ended.state == "failed" else "done", text)
         del self._tries[token]
         self._notify()
 

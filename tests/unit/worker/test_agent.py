@@ -20,7 +20,7 @@ from asynsched.settings import Settings
 from asynsched.worker import agent
 from asynsched.worker.agent import Agent, Outcome, refused
 from asynsched.worker.schedulers import Schedulers
-from asynsched.worker.tickets import KeptTicket, TicketFolder
+from asynsched.worker.tickets import TICKETS, KeptTicket, TicketFolder
 from tests.store.test_tickets import TERMS, launch_of
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
@@ -418,7 +418,8 @@ async def test_a_try_whose_end_nobody_takes_frees_its_slot_after_its_lease(tmp_p
     assert len(site.ended("one")) == 1, "it is told once they are back"
 
 
-async def test_a_log_that_two_attempts_write_stays_until_both_have_ended(tmp_path, monkeypatch):
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_log_that_two_attempts_write_stays_until_both_have_ended(tmp_path, monkeypatch, at_once):
     site = Site(tmp_path, monkeypatch)
     site.grows, site.log_path = False, "called.log"
     log = tmp_path / LOGS / site.log_path
@@ -430,8 +431,12 @@ async def test_a_log_that_two_attempts_write_stays_until_both_have_ended(tmp_pat
             await eventually(lambda: len(site.executor.launched) == 2, "so has the other one")
             log.write_bytes(b"said\n")
             site.executor.end("one", "", "task")
-        assert log.read_bytes() == b"said\n"
-        site.executor.end("two", "", "task")
+            if at_once:
+                site.executor.end("two", "", "task")
+        if not at_once:
+            await eventually(lambda: not list((tmp_path / TICKETS).glob("one*")), "the first attempt is forgotten")
+            assert log.read_bytes() == b"said\n"
+            site.executor.end("two", "", "task")
     assert not log.exists()
 
 
