@@ -153,7 +153,13 @@ class TryUnwanted(Struct, frozen=True):
 
 
 class TriesReported(Struct, frozen=True):
-    """Workers on other machines have reported starts or ends of tries, which are stored."""
+    """Workers on other machines have reported starts or ends of tries, which are stored.
+
+    Attributes:
+        events: What one of them has reported here; empty: another scheduler was told, and the database says what.
+    """
+
+    events: tuple[Started | Ended, ...] = ()
 
 
 class TryReported(Struct, frozen=True):

@@ -358,8 +358,9 @@ class Scheduler:
         services = self._serving_now()
         logs = FolderLogs(self.settings.home_path / LOGS)
         return WorkerDesk(
-            services.executor_client.answerer, logs,
-            tell=lambda: self.channels.ready.put_nowait(TriesReported()), database=self._database, warm=services.warm,
+            self.scheduler_id, services.executor_client.answerer, logs,
+            tell=lambda *events: self.channels.ready.put_nowait(TriesReported(events)),
+            launch_of=services.executor_client.launch_of, database=self._database, warm=services.warm,
         )  # fmt: skip
 
     async def _close_web_apps(self) -> None:

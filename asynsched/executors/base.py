@@ -157,8 +157,12 @@ class Executor(ABC):
         """Tokens of tries that go on after `drain` and `close`: the next scheduler of their runs adopts them."""
         return ()
 
-    def look(self) -> None:  # noqa: B027 - optional: most executors hear of their tries themselves
-        """Look for stored starts and ends of tries: workers have reported some. Never blocks."""
+    def look(self, events: Sequence[TryEvent] = ()) -> None:  # noqa: B027 - optional: few have workers elsewhere
+        """Take starts and ends of tries that workers have reported, and that are stored. Never blocks.
+
+        Args:
+            events: Of any tries, also of others' ones; empty: the database has some.
+        """
 
     def hurry(self) -> None:  # noqa: B027 - optional: not every executor gives tries time to end themselves
         """Kill tries at once from now on, without time to end themselves, because a user waits."""

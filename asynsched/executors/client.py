@@ -81,6 +81,11 @@ class ExecutorClient(Service):
                 break
         return self._launched.get(token)
 
+    def launch_of(self, token: str) -> Launch | None:
+        """Return the launch of a try whose end is not stored; None: it is not known here."""
+        ready = self._launched.get(token)
+        return None if ready is None else ready.launch
+
     @property
     def is_idle(self) -> bool:
         """Whether nothing is left to hand over."""
@@ -110,8 +115,8 @@ class ExecutorClient(Service):
                     stored.extend(tokens)
                 case TryUnwanted():
                     unwanted.append(message)
-                case TriesReported():
-                    executor.look()
+                case TriesReported(events):
+                    executor.look(events)
         if launches:
             self._next_launches.set()
             self._next_launches = anyio.Event()

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial, reduce
 
 from asynsched.errors import SettingsError
-from asynsched.executors.base import Executor, ExecutorContext, Held
+from asynsched.executors.base import Executor, ExecutorContext, Held, TryEvent
 from asynsched.executors.names import executor_called
 from asynsched.protocol.messages import Ended, Launch
 
@@ -140,9 +140,9 @@ class SeveralExecutors(Executor):
     def kept(self) -> Collection[str]:
         return frozenset(token for executor in self._executors.values() for token in executor.kept)
 
-    def look(self) -> None:
+    def look(self, events: Sequence[TryEvent] = ()) -> None:
         for executor in self._executors.values():
-            executor.look()
+            executor.look(events)
 
     def hurry(self) -> None:
         for executor in self._executors.values():

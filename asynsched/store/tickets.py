@@ -252,7 +252,8 @@ def end_ticket(conn: Connection, ended: Ended, *, before: str, renewals: int | N
         return _ended(row)
     if row.state != before or (renewals is not None and row.renewals != renewals):
         return None
-    _set_end(conn, ended, has_news=False)
+    values = {"state": ENDED, "ended": msgspec.json.encode(ended), "has_news": False}
+    conn.execute(sa.update(ticket).where(_OF_TOKEN).values(**values), {"key": ended.token})
     return ended
 
 
@@ -399,30 +400,26 @@ def renew_tickets(conn: Connection, proofs: Sequence[Proof], lease_seconds: floa
     ]
 
 
-def report_start(conn: Connection, proof: Proof, started: Started) -> bool:
-    """Store that user code of a claimed try has begun. Returns whether that is news. Raises NotFound."""
-    row = _proven(conn.execute(_LOCKED, {"key": storable(proof.token)}).first(), proof)
-    if row.state != CLAIMED or row.started is not None:
-        return False
-    values = {"started": msgspec.json.encode(started), "has_news": True}
-    conn.execute(sa.update(ticket).where(_OF_TOKEN).values(**values), {"key": row.token})
-    return True
-
-
-def report_end(conn: Connection, proof: Proof, ended: Ended) -> bool:
-    """Store the end of a claimed try. Returns whether that is news: a try that was given up ended before.
+def report_try(conn: Connection, proof: Proof, *events: Started | Ended) -> bool:
+    """Store the start of a claimed try, its end, or both. Returns whether that is news: a try may be over already.
 
     Raises:
         NotFound: There is no such ticket, or its secret is another one.
-        TicketRefused: No worker has claimed the try.
+        TicketRefused: No worker has claimed the try that is to end.
     """
     row = _proven(conn.execute(_LOCKED, {"key": storable(proof.token)}).first(), proof)
-    if row.state == SUBMITTED:
-        raise TicketRefused("no worker has claimed the try")
-    if row.state == ENDED:
-        return False
-    _set_end(conn, ended, has_news=True)
-    return True
+    values: dict[str, Any] = {}
+    for event in events:
+        if isinstance(event, Started):
+            if row.state == CLAIMED and row.started is None:
+                values |= {"started": msgspec.json.encode(event)}
+        elif row.state == SUBMITTED:
+            raise TicketRefused("no worker has claimed the try")
+        elif row.state == CLAIMED:
+            values |= {"state": ENDED, "ended": msgspec.json.encode(event)}
+    if values:
+        conn.execute(sa.update(ticket).where(_OF_TOKEN).values(**values, has_news=True), {"key": row.token})
+    return bool(values)
 
 
 def _lock(conn: Connection, tokens: Collection[str]) -> list[str]:
@@ -431,11 +428,6 @@ def _lock(conn: Connection, tokens: Collection[str]) -> list[str]:
     for some in portions(sorted(tokens)):
         found += conn.scalars(sa.select(_token).where(_token.in_(some)).order_by(_token).with_for_update())
     return found
-
-
-def _set_end(conn: Connection, ended: Ended, *, has_news: bool) -> None:
-    values = {"state": ENDED, "ended": msgspec.json.encode(ended), "has_news": has_news}
-    conn.execute(sa.update(ticket).where(_OF_TOKEN).values(**values), {"key": ended.token})
 
 
 def _locked(conn: Connection, token: str) -> TicketRow | None:

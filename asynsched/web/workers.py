@@ -6,7 +6,7 @@ and lasts exactly as long as the try.
 """
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -49,7 +49,7 @@ from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.schedulers import notify
 from asynsched.store.schema import TicketRow
-from asynsched.store.tickets import CLAIMED, claim_ticket, find_ticket, renew_tickets, report_end, report_start
+from asynsched.store.tickets import CLAIMED, claim_ticket, find_ticket, renew_tickets, report_try
 from asynsched.web.data_files import DataFiles
 from asynsched.web.endpoint import Invalid, as_response, decode_body, read_bytes
 
@@ -72,14 +72,17 @@ class WorkerDesk(Struct, frozen=True):
     Attributes:
         answerer: Answers the requests of tries.
         logs: Keeps the logs.
-        tell: Tells this process's executor that starts or ends of tries are stored.
+        tell: Tells this process's executor which starts and ends of tries are stored.
+        launch_of: Returns the launch of a try by its token; None: another scheduler has launched it.
         database: The scheduler's own: writes of workers and of the scheduler share commits.
         warm: Workers that wait for another ticket.
     """
 
+    scheduler_id: str
     answerer: RequestAnswerer
     logs: LogStore
-    tell: Callable[[], None]
+    tell: Callable[..., None]
+    launch_of: Callable[[str], Launch | None]
     database: Database
     warm: WarmWorkers
 
@@ -128,7 +131,9 @@ class WorkerApi:
         return await read_bytes(request, most, check=check, unchecked=LONGEST_PROOF)
 
     async def _claim(self, claim: Claim) -> Claimed:
-        launch = _launch(await self._database.read_at_once(find_ticket, claim.proof))
+        launch = self._desk.launch_of(claim.proof.token)
+        if launch is None:
+            launch = _launch(await self._database.read_at_once(find_ticket, claim.proof))
         size = await run_sync(self._desk.logs.size, launch.log_path)
         if (terms := self._terms) is None:
             terms = self._terms = await run_sync(_terms, self._settings)
@@ -136,7 +141,7 @@ class WorkerApi:
             claim_ticket, claim.proof, worker=claim.worker, boot=claim.boot, terms=terms, log_start=size
         )
         self._desk.warm.note_claim(claim.proof.token)
-        return Claimed(launch, terms, end=claimed.kill_reason)
+        return Claimed(_launch(claimed), terms, end=claimed.kill_reason)
 
     async def _renew(self, renew: Renew) -> Renewed:
         if len(renew.proofs) > MOST_RENEWALS:
@@ -155,16 +160,17 @@ class WorkerApi:
             raise StoreUnavailable(f"The database has not answered within {ANSWER_SECONDS:g} s") from exc
 
     async def _report(self, report: Report) -> None:
-        if any(event.token != report.proof.token for event in _events_of(report)):
+        events = (report.event,) if report.started is None else (report.started, report.event)
+        if any(event.token != report.proof.token for event in events):
             raise Invalid(("body", "event"), "it is of another try")
         is_last = report.stays_warm and isinstance(report.event, Ended)
         last = _launch(await self._database.read_at_once(find_ticket, report.proof)) if is_last else None
-        is_news = await self._database.write(_store_report, report)
+        is_news = await self._database.write(_store_report, report.proof, events, self._desk.scheduler_id)
         if last is not None:
             # Before the scheduler hears of the end, and submits what waits for it.
             self._desk.warm.stay(Ticket.of(last, report.proof.secret))
-        if is_news:
-            self._desk.tell()
+        # Of a report that is repeated, the first answer was lost, and perhaps its news.
+        self._desk.tell(*(events if is_news else ()))
 
     async def _next(self, proof: Proof) -> Following:
         return Following(await self._desk.warm.next(proof))
@@ -229,21 +235,16 @@ def _start_of(request: Request) -> int:
     return int(given)
 
 
-def _store_report(conn: Connection, report: Report) -> bool:
-    """Store a start, an end, or both, and notify the scheduler of the run. Returns whether it is news."""
-    is_news = False
-    for event in _events_of(report):
-        if isinstance(event, Started):
-            is_news |= report_start(conn, report.proof, event)
-        else:
-            is_news |= report_end(conn, report.proof, event)
+def _store_report(conn: Connection, proof: Proof, events: Sequence[Started | Ended], origin: str) -> bool:
+    """Store what a worker reports of a try, and notify the scheduler of its run. Returns whether it is news.
+
+    Args:
+        origin: The scheduler that stores it, which is told in its own process.
+    """
+    is_news = report_try(conn, proof, *events)
     if is_news:
-        notify(conn, Hint("try"))
+        notify(conn, Hint("try", origin=origin))
     return is_news
-
-
-def _events_of(report: Report) -> tuple[Started | Ended, ...]:
-    return (report.event,) if report.started is None else (report.started, report.event)
 
 
 def _launch(found: TicketRow) -> Launch:

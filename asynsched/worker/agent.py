@@ -12,7 +12,7 @@ on with its tries.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -113,11 +113,13 @@ class _Claim:
     Attributes:
         over: Set once nothing of the claim is under way any more.
         outcome: Of the ticket; None: its try is claimed.
+        hashes: Of the sources of the try, once they are known.
         unwanted: Not empty: why the try is to end as soon as it is claimed.
     """
 
     over: anyio.Event = field(default_factory=anyio.Event)
     outcome: Outcome | None = None
+    hashes: tuple[str, ...] = ()
     unwanted: str = ""
 
 
@@ -130,6 +132,8 @@ class _Try:
         granted_until: When its lease is over, on CLOCK_BOOTTIME; None: this agent has not renewed it yet.
         found_lease: The lease that the keeper has of an agent before this one: that of this try is no shorter.
         hashes: Of its sources.
+        missing: Those of them that are still to be fetched.
+        is_kept: Whether its ticket is kept with all that its claim has said.
         unwanted: Not empty: why it is to end. The keeper was told, or will not hear of the try.
         cause: What makes it unwanted.
         has_ended: Whether no process of it is left.
@@ -143,6 +147,8 @@ class _Try:
     granted_until: float | None = None
     found_lease: float | None = None
     hashes: tuple[str, ...] = ()
+    missing: Sequence[str] = ()
+    is_kept: bool = False
     unwanted: str = ""
     cause: FailureCause = "machine"
     has_ended: bool = False
@@ -197,6 +203,8 @@ class Agent:
         self._warm: set[anyio.CancelScope] = set()
         """Of the requests for another ticket."""
         self._starting, self._telling = anyio.Lock(), anyio.Lock()
+        self._told_lease: float | None = None
+        """The end of the lease that the keeper was told last, on CLOCK_BOOTTIME."""
         self._failure: Exception | None = None
         self._has_changed = anyio.Event()
         """Set, and replaced, when a try or a claim is over, when a process has ended, or the executor has failed."""
@@ -368,14 +376,27 @@ class Agent:
         await run_sync(self._folder.keep, KeptTicket(ticket))
         with anyio.fail_after(CLAIM_SECONDS):
             claimed, lease_end = await self._schedulers.insist(partial(self._claim, ticket), self._claims_end)
-        launch, terms = claimed.launch, claimed.terms
-        start = await run_sync(size_of, self._home / LOGS / launch.log_path)
-        held = self._try_of(KeptTicket(ticket, launch.log_path, start, terms), terms)
+        claim.hashes = tuple(ref.content_hash for ref in claimed.launch.code.sources)
+        held = await run_sync(self._take, ticket, claimed, claim.hashes)
         held.granted_until = lease_end
         held.unwanted, held.cause = (claimed.end, "machine") if claimed.end else (claim.unwanted, "task")
-        held.hashes = tuple(ref.content_hash for ref in launch.code.sources)
         self._tries[ticket.token] = held
         return held, claimed
+
+    def _take(self, ticket: Ticket, claimed: Claimed, hashes: tuple[str, ...]) -> _Try:
+        """Return a claimed try, and keep what its claim has said, if nothing is left to fetch. Blocks; raises OSError.
+
+        All of it is one call because the way to a thread and back costs more than what is done there.
+        """
+        launch, terms = claimed.launch, claimed.terms
+        kept = KeptTicket(ticket, launch.log_path, size_of(self._home / LOGS / launch.log_path), terms)
+        held = self._try_of(kept, terms)
+        held.hashes, held.missing = hashes, self._sources.missing(hashes)
+        if not held.missing and not terms.has_files:
+            with suppress(OSError):  # it is tried again, and then the try ends
+                self._folder.keep(kept)
+                held.is_kept = True
+        return held
 
     async def _claim(self, ticket: Ticket) -> tuple[Claimed, float]:
         """Claim a try; return the answer, and when its lease ends. Raises Refused, and Unreachable."""
@@ -394,7 +415,7 @@ class Agent:
         try:
             if not (held.unwanted or self._is_draining):
                 launch, executor = await self._prepared(held, launch, terms)
-                await self._tell_lease()
+                await self._ensure_lease()
                 if not (held.unwanted or self._is_draining):  # perhaps since before there was an executor to drain
                     await executor.launch([launch])
                     return
@@ -418,27 +439,28 @@ class Agent:
 
         Raises Refused, WrongSource, OSError, and ExecutorError.
         """
-        await self._fetch(held)
+        if held.missing:
+            await self._fetch(held)
         bundle = await self._bundles.fetch(held.ticket) if terms.has_files else ""
         if bundle:
             launch = replace(launch, code=replace(launch.code, dags_folder=str(self._bundles.path(bundle))))
-        # Until here, the next agent would claim it again.
-        kept = KeptTicket(held.ticket, launch.log_path, held.log.start, terms, bundle)
-        await run_sync(self._folder.keep, kept)
+        if not held.is_kept:  # until here, the next agent would claim it again
+            kept = KeptTicket(held.ticket, launch.log_path, held.log.start, terms, bundle)
+            await run_sync(self._folder.keep, kept)
         return launch, await self._executor_for(terms, held)
 
     async def _fetch(self, held: _Try) -> None:
         """Fetch the sources that are not here yet. Raises Refused, WrongSource, and OSError."""
-        if not (missing := await run_sync(self._sources.missing, held.hashes)):
-            return
         numbers = count(-1, -1)  # requests of the try itself count upwards
-        for content_hash in missing:
+        for content_hash in held.missing:
             request = Request(held.ticket.token, next(numbers), "source_get", {"content_hash": content_hash})
             reply = await self._ask(held, request)
             if reply.error or not isinstance(reply.value, str):
                 raise Refused(reply.error or "a scheduler does not have it", is_over=False)
             await run_sync(self._sources.add, content_hash, reply.value)
-        await run_sync(self._sources.trim, {one for other in self._tries.values() for one in other.hashes})
+        in_use = {one for other in self._tries.values() for one in other.hashes}
+        in_use |= {one for claim in self._claiming.values() for one in claim.hashes}
+        await run_sync(self._sources.trim, in_use)
 
     async def _executor_for(self, terms: WorkerTerms, held: _Try | None) -> LocalExecutor:
         """Return the executor of these terms; start it, or start it again if the terms have changed and no try runs."""
@@ -449,7 +471,7 @@ class Agent:
             if self._executor is not None:
                 await self._executor.drain(self._clock.now())
                 await self._executor.close()
-            self._terms, self._executor = terms, None
+            self._terms, self._executor, self._told_lease = terms, None, None
             executor = LocalExecutor(self._context(terms), terms.airflow_options)
             if held is not None and held.granted_until is not None:
                 executor.renew_lease(held.granted_until)
@@ -595,15 +617,30 @@ class Agent:
             await self._executor.kill(held.ticket.token, reason, cause)
 
     async def _tell_lease(self) -> None:
-        """Tell the keeper when the first of its tries' leases ends. Without any try, it may wait for the next one."""
+        """Tell the keeper when its lease ends, if that is known."""
         async with self._telling:  # what is told last is true last
-            if self._executor is None or (terms := self._terms) is None:
-                return
-            ends = [held.lease_end(terms) for held in self._tries.values() if held.needs_lease]
-            granted = [end for end in ends if end is not None]
-            if len(granted) == len(ends):
-                idle = self._clock.boottime() + terms.lease_seconds
-                await run_sync(self._executor.renew_lease, min(granted, default=idle))
+            if self._executor is not None and (end := self._lease_end()) is not None:
+                await run_sync(self._executor.renew_lease, end)
+                self._told_lease = end
+
+    async def _ensure_lease(self) -> None:
+        """Tell the keeper when its lease ends, before a try begins: unless it ends no later already, and not soon."""
+        told, end = self._told_lease, self._lease_end()
+        soon = self._clock.boottime() + 2 * (self._terms.renew_interval if self._terms else 0.0)
+        if told is None or end is None or not soon < told <= end:
+            await self._tell_lease()
+
+    def _lease_end(self) -> float | None:
+        """Return when the first lease of the keeper's tries ends. Without any try, it may wait for the next one.
+
+        None: it is not known yet of a try.
+        """
+        if (terms := self._terms) is None:
+            return None
+        ends = [held.lease_end(terms) for held in self._tries.values() if held.needs_lease]
+        granted = [end for end in ends if end is not None]
+        idle = self._clock.boottime() + terms.lease_seconds
+        return min(granted, default=idle) if len(granted) == len(ends) else None
 
     async def _keep_sending_logs(self, tasks: TaskGroup) -> None:
         busy: set[Addresses] = set()
@@ -683,16 +720,16 @@ class Agent:
                 await self._send(held, Ended(token, "failed", ended.ended_at, ended.started_at, reason, retry=False))
         if reporting.cancelled_caught:
             log.error("end.not_reported", **_names(held.ticket), seconds=REPORT_SECONDS)
-        with suppress(OSError):  # then the next agent of the home tells schedulers again
-            await run_sync(self._folder.remove, token)
-        if self._executor is not None:
-            await self._executor.acknowledge([token])
-        # A callback that has begun again, while this attempt had not ended yet, writes the same log.
-        if all(one is held or one.log.path != held.log.path for one in self._tries.values()):
-            await self._remove_log(held, is_wanted=is_log_wanted)
-        self._bundles.release(token)
         text = f"{ended.state}: {ended.reason}" if ended.reason else ended.state
         held.outcome = Outcome("failed" if ended.state == "failed" else "done", text)
+        self._notify()  # its engine may give its slot to another try meanwhile
+        # A callback that has begun again, while this attempt had not ended yet, writes the same log.
+        going_on = (one for one in self._tries.values() if one.outcome is None)
+        has_own_log = all(one.log.path != held.log.path for one in going_on)
+        await run_sync(partial(self._clear, held, is_log_wanted=is_log_wanted, has_own_log=has_own_log))
+        if self._executor is not None:
+            await self._executor.acknowledge([token])
+        self._bundles.release(token)
         del self._tries[token]
         self._notify()
 
@@ -707,8 +744,11 @@ class Agent:
             log.warning("log.unreadable", **_names(held.ticket), error=str(exc))
         return True
 
-    async def _remove_log(self, held: _Try, *, is_wanted: bool) -> None:
-        if (rest := await run_sync(partial(held.log.remove, is_wanted=is_wanted))) is not None:
+    def _clear(self, held: _Try, *, is_log_wanted: bool, has_own_log: bool) -> None:
+        """Remove the ticket and the log of a try whose end is stored. Blocks."""
+        with suppress(OSError):  # then the next agent of the home tells schedulers again
+            self._folder.remove(held.ticket.token)
+        if has_own_log and (rest := held.log.remove(is_wanted=is_log_wanted)) is not None:
             log.warning("log.incomplete", **_names(held.ticket), whole_log=str(rest))
 
     async def _send(self, held: _Try, event: TryEvent, started: Started | None = None) -> bool:

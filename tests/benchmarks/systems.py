@@ -110,6 +110,7 @@ class Ours(System):
         self.dags = site.dags
         self.marks = site.root / "marks"
         site.env["MARKS"] = str(self.marks)
+        site.env["ASYNSCHED_SQLITE_SYNCHRONOUS"] = "full"  # as users have it; tests do not wait for the disk
         self.up: Up | None = None
 
     @property

@@ -31,8 +31,7 @@ from asynsched.store.tickets import (
     progress_of_tickets,
     reissue,
     renew_tickets,
-    report_end,
-    report_start,
+    report_try,
     request_kill,
     set_engine_ids,
     tickets_of_runs,
@@ -93,22 +92,22 @@ async def test_one_worker_claims_a_try_and_its_end_is_stored_once(database, proo
     assert (again.log_start, again.worker) == (7, "w1"), "the same life of the worker gets the same answer"
     with pytest.raises(TicketRefused, match="the worker w1 has claimed the try"):
         await database.write(claim_ticket, one, **(LIFE | {"boot": "another"}))
-    assert await database.write(report_start, one, Started("one", NOW, 1))
-    assert not await database.write(report_start, one, Started("one", NOW, 1))
+    assert await database.write(report_try, one, Started("one", NOW, 1))
+    assert not await database.write(report_try, one, Started("one", NOW, 1))
     (news,) = await database.read(news_of_tickets, "me", "far")
-    assert await database.write(report_end, one, Ended("one", "success", NOW))
+    assert await database.write(report_try, one, Ended("one", "success", NOW))
     await database.write(drop_news, [news])
     (news,) = await database.read(news_of_tickets, "me", "far")
     assert news.state == "ended", "what came after the news were read is news still"
     await database.write(drop_news, [news])
     assert await database.read(news_of_tickets, "me", "far") == []
-    assert not await database.write(report_end, one, Ended("one", "failed", NOW)), "a late end changes nothing"
+    assert not await database.write(report_try, one, Ended("one", "failed", NOW)), "a late end changes nothing"
     ended = await database.write(end_ticket, Ended("one", "failed", NOW), before="claimed", renewals=2)
     assert ended == Ended("one", "success", NOW), "nor does giving the try up"
     with pytest.raises(TicketRefused, match="over"):
         await database.write(claim_ticket, one, **LIFE)
     with pytest.raises(TicketRefused, match="no worker has claimed"):
-        await database.write(report_end, two, Ended("two", "success", NOW))
+        await database.write(report_try, two, Ended("two", "success", NOW))
     # A task instance waits for the end of `one` until it is stored.
     await database.write(forget_tickets, ["one", "two"])
     assert [row.token for row in await database.read(tickets_of_scheduler, "me", "far")] == ["one"]
@@ -137,7 +136,7 @@ async def test_the_ticket_of_a_callback_belongs_to_the_scheduler_that_has_begun_
     assert [row.token for row in await database.read(tickets_of_runs, [1], "far", "me")] == [proof.token]
     assert [row.token for row in await database.read(tickets_of_runs, [1], "far", "other")] == ["one", "two"]
     await database.write(claim_ticket, proof, **LIFE)
-    await database.write(report_start, proof, Started(proof.token, NOW, 1))
+    await database.write(report_try, proof, Started(proof.token, NOW, 1))
     assert [row.token for row in await database.read(news_of_tickets, "me", "far")] == [proof.token]
     assert await database.read(news_of_tickets, "other", "far") == []
     await database.write(lambda conn: conn.execute(sa.update(dag_run).values(state="failed", scheduler_id=None)))
@@ -215,7 +214,7 @@ async def test_a_try_that_was_given_up_neither_starts_nor_keeps_its_lease(databa
 async def test_what_is_known_of_tickets_is_stored_together(database, proofs):
     for proof in proofs:
         await database.write(claim_ticket, proof, **LIFE)
-        await database.write(report_end, proof, Ended(proof.token, "success", NOW))
+        await database.write(report_try, proof, Ended(proof.token, "success", NOW))
     heard = await database.read(news_of_tickets, "me", "far")
     assert [row.token for row in heard] == ["one", "two"]
     known = {"heard": heard, "engine_ids": {"two": "job-2", "one": "job-1"}, "sights": {"one": "queued: \0"}}

@@ -72,9 +72,11 @@ async def desk(filled, tmp_path):
     )
     database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
     told = []
+    known_here: dict[str, Launch] = {}
     parts = SimpleNamespace(
+        scheduler_id="me", launch_of=known_here.get,
         answerer=RequestAnswerer(database, Clock()), logs=FolderLogs(settings.home_path / LOGS),
-        tell=lambda: told.append(1), database=database, warm=WarmWorkers(Clock(), 60.0, 10),
+        tell=lambda *events: told.append(events), database=database, warm=WarmWorkers(Clock(), 60.0, 10),
     )  # fmt: skip
     not_asked: Any = None  # workers are answered from the scheduler's own database
     app = make_app(QueryContext(not_asked, settings.home_path, settings, Clock()), Known(), parts)
@@ -84,6 +86,7 @@ async def desk(filled, tmp_path):
     code = CodeVersion("v", "/dags", tuple(SourceRef(*msgspec.structs.astuple(ref)[:3]) for ref in version.sources))
     context = RunContext("report", "first", "manual", NOW)
     launches = [Launch(proof.token, "extract", -1, 1, 0, context, code, f"{proof.token}.log") for proof in proofs]
+    known_here["two"] = launches[1]
     digests = {proof.token: digest_of_secret(proof.secret) for proof in proofs}
 
     def add(conn):
@@ -146,15 +149,16 @@ async def test_a_worker_claims_a_try_and_does_all_for_it(desk):
     found = msgspec.json.decode(await desk.send("/files", one), type=DataFileList)
     assert [file.path for file in found.files] == ["data.txt"]
     assert [await desk.file(one, "data.txt", start) for start in (0, 5, 9, 99)] == [b"some data", b"data", b"", b""]
-    await desk.send("/report", Report(one, Started("one", NOW, 1)))
+    began, ended = Started("one", NOW, 1), Ended("one", "success", NOW, return_value=msgspec.Raw(b"[1]"))
+    await desk.send("/report", Report(one, began))
     for _ in range(2):
-        await desk.send("/report", Report(one, Ended("one", "success", NOW, return_value=msgspec.Raw(b"[1]"))))
-    assert len(desk.told) == 2
+        await desk.send("/report", Report(one, ended))
+    assert desk.told == [(began,), (ended,), ()], "after a repeated one, the database is asked"
     # A short try's start comes with its end.
     await desk.send("/claim", Claim(desk.two, "worker 1", "life"))
     await desk.send("/report", Report(desk.two, Ended("two", "success", NOW), Started("two", NOW, 1)))
     assert (await desk.row("two")).started is not None
-    assert len(desk.told) == 3
+    assert [type(event) for event in desk.told[-1]] == [Started, Ended]
     assert b'"return_value":[1]' in (await desk.row("one")).ended
 
 
@@ -250,7 +254,7 @@ async def test_hostile_requests_are_refused(desk):
     await desk.send("/claim", Claim(one, "w", "life"), 409)
     await desk.send("/request", Ask(one, pull), 409)
     await desk.log(one, 0, b"x", 409)
-    assert len(desk.told) == 1
+    assert desk.told == [(end,), ()]
 
 
 async def test_a_long_message_without_a_good_proof_is_not_read_to_its_end(desk):

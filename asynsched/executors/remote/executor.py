@@ -21,7 +21,7 @@ import msgspec
 
 from asynsched.clock import new_token
 from asynsched.errors import SettingsError, StoreUnavailable
-from asynsched.executors.base import STOPPED, Executor, ExecutorContext, Held
+from asynsched.executors.base import STOPPED, Executor, ExecutorContext, Held, TryEvent
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.verdicts import GivenUp, Seen, verdict
 from asynsched.loggers import get_logger
@@ -174,6 +174,8 @@ class RemoteExecutor(Executor):
         self._sights: dict[str, str] = {}
         """How the engine sees jobs, by the tokens of their tries, as far as that is not stored yet."""
         self._wakeup = anyio.Event()
+        self._may_have_news = True
+        """Whether the database may have starts or ends that nobody has told this executor."""
         self._is_draining = False
         self._interval = timedelta(seconds=self._settings.workers.renew_interval)
         self._pause = min(RETRY_PAUSE, self._interval)
@@ -224,28 +226,36 @@ class RemoteExecutor(Executor):
             else:
                 self._tries[launch.token] = _Try(launch, self._clock.monotonic(), secret=new_token() + new_token())
                 self._new[launch.token] = None
-        self.look()
+        self._wakeup.set()
 
     async def kill(self, token: str, reason: str) -> None:
         if token in self._tries:
             self._to_kill[token] = reason
-            self.look()
+            self._wakeup.set()
 
     async def acknowledge(self, tokens: Sequence[str]) -> None:
+        """Forget these tries at the next look, together: no other try waits for that."""
         known = self._reported.intersection(tokens)
         self._reported -= known
         self._to_forget |= known
-        self.look()
+        if len(self._to_forget) >= MOST_NOTED:
+            self._wakeup.set()
 
-    def look(self) -> None:
-        self._wakeup.set()
+    def look(self, events: Sequence[TryEvent] = ()) -> None:
+        for event in events:
+            # The others are of another executor or scheduler, or of a run that is being taken over: `adopt` reads them.
+            if event.token in self._tries:
+                self._hear(event)
+        if not events:
+            self._may_have_news = True
+            self._wakeup.set()
 
     async def drain(self, deadline: datetime) -> None:
         """Submit no more; what workers run goes on, and the next scheduler of its run adopts it."""
         self._is_draining = True
         for token in [token for token, one in self._tries.items() if one.ticket == "none"]:
             self._over(self._end_of(token, GivenUp(STOPPED, "interrupted")))
-        self.look()
+        self._wakeup.set()
 
     async def close(self) -> None:
         if self._task is None:
@@ -280,20 +290,25 @@ class RemoteExecutor(Executor):
                     self._to_kill[row.token] = row.kill_reason
             elif row.token in self._new:
                 self._tries[row.token].retry_at = 0.0  # its run may have been taken over
-            self._hear(row)
+            self._hear_row(row)
         self.look()
         return Held(frozenset(starting), frozenset(running), frozenset(ended))
 
-    def _hear(self, row: TicketRow) -> None:
+    def _hear_row(self, row: TicketRow) -> None:
         """Report a start and an end that are stored, once each."""
-        one = self._tries.get(row.token)
-        if one is not None and row.started is not None and not one.has_begun:
+        if row.started is not None:
+            self._hear(msgspec.json.decode(row.started, type=Started))
+        if row.ended is not None:
+            self._hear(msgspec.json.decode(row.ended, type=Ended))
+
+    def _hear(self, event: TryEvent) -> None:
+        if isinstance(event, Ended):
+            self._over(event)
+        elif (one := self._tries.get(event.token)) is not None and not one.has_begun:
             one.has_begun = True
             if self._is_new(one):
                 self._note_submitted(one)
-            self.context.report(msgspec.json.decode(row.started, type=Started))
-        if row.ended is not None:
-            self._over(msgspec.json.decode(row.ended, type=Ended))
+            self.context.report(event)
 
     def _over(self, ended: Ended) -> None:
         """Report the end of a try, once."""
@@ -301,7 +316,7 @@ class RemoteExecutor(Executor):
         self._new.pop(ended.token, None)
         self._to_kill.pop(ended.token, None)
         if self._new:
-            self.look()  # one of them may have waited for it
+            self._wakeup.set()  # one of them may have waited for it
         if ended.token not in self._reported and ended.token not in self._to_forget:
             self._reported.add(ended.token)
             self.context.report(ended)
@@ -338,22 +353,27 @@ class RemoteExecutor(Executor):
         if failure is not None:
             raise failure
 
+    def _is_due(self, now: float) -> bool:
+        return self._looked_at is None or now - self._looked_at >= self._interval.total_seconds()
+
     async def _look_if_due(self) -> None:
-        now = self._clock.monotonic()
-        if self._looked_at is None or now - self._looked_at >= self._interval.total_seconds():
+        if self._is_due(now := self._clock.monotonic()):
             await self._look_at_all(now)
+            await self._note_tickets()
+        elif len(self._to_forget) >= MOST_NOTED:
             await self._note_tickets()
 
     async def _hear_news(self) -> None:
-        is_more = True
-        while is_more:
+        self._may_have_news |= self._is_due(self._clock.monotonic())  # a notification may be lost
+        while self._may_have_news:
+            self._may_have_news = False  # what is reported from now on may be read below, or sets it again
             rows = await self._database.read(news_of_tickets, self.context.scheduler_id, self.context.name)
             # Those of a run that was just taken over are not known yet; `adopt` reads them.
             known = [row for row in rows if self._is_known(row.token)]
             for row in known:
-                self._hear(row)
+                self._hear_row(row)
             await self._note_tickets(known)
-            is_more = bool(known) and len(rows) == MOST_NEWS
+            self._may_have_news |= bool(known) and len(rows) == MOST_NEWS
 
     def _is_known(self, token: str) -> bool:
         return token in self._tries or token in self._reported or token in self._to_forget
@@ -447,7 +467,7 @@ class RemoteExecutor(Executor):
             if all(isinstance(answer, Later) for answer in answers):
                 return
         if waiting and not self._is_draining:
-            self.look()
+            self._wakeup.set()
 
     def _waiting(self, now: float) -> list[_Try]:
         """Return the new tries that may begin: no earlier try of their task instance may still run.
@@ -520,7 +540,7 @@ class RemoteExecutor(Executor):
             if token not in added.own:
                 self._note_submitted(one)  # there is another ticket for it: the next look says how far that is
             if token in self._to_kill:
-                self.look()  # now that it is known whether its ticket is stored
+                self._wakeup.set()  # now that it is known whether its ticket is stored
 
     def _note_answer(self, one: _Try, answer: Accepted | Rejected | Later) -> None:
         token = one.launch.token

@@ -20,7 +20,7 @@ from asynsched.settings import Settings
 from asynsched.worker import agent
 from asynsched.worker.agent import Agent, Outcome, refused
 from asynsched.worker.schedulers import Schedulers
-from asynsched.worker.tickets import KeptTicket, TicketFolder
+from asynsched.worker.tickets import TICKETS, KeptTicket, TicketFolder
 from tests.store.test_tickets import TERMS, launch_of
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
@@ -359,6 +359,46 @@ async def test_a_try_that_this_machine_cannot_start_ends_and_holds_up_nothing(tm
         assert site.agent.resumed == ()
 
 
+async def test_a_try_whose_ticket_cannot_be_kept_ends_without_a_start(tmp_path, monkeypatch):
+    site = Site(tmp_path, monkeypatch)
+    keep = TicketFolder.keep
+
+    def keep_unclaimed(folder, kept):
+        if kept.terms is not None:
+            raise OSError("the disk is full")
+        keep(folder, kept)
+
+    monkeypatch.setattr(TicketFolder, "keep", keep_unclaimed)
+    async with site.agent.serving():
+        outcome = await site.agent.work(ticket_of("one"))
+    assert outcome == Outcome("failed", "failed: its code cannot be fetched: the disk is full")
+    assert site.executors == []
+
+
+async def test_a_keeper_hears_of_a_lease_only_if_it_counts_on_a_longer_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(agent, "FIRST_RENEWAL", 3600.0)
+    site = Site(tmp_path, monkeypatch, replace(TERMS, lease_seconds=600.0, renew_interval=100.0))
+
+    async def begun(token):
+        tries.start_soon(site.agent.work, ticket_of(token))
+        await eventually(lambda: site.executors and token in site.executor.launched, f"{token} has begun")
+        return list(site.executor.leases)
+
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        told = await begun("one")
+        assert await begun("two") == told
+        site.terms = replace(site.terms, lease_seconds=300.0)
+        told = await begun("shorter")
+        assert told[-1] < told[0] - 290
+        assert await begun("other") == told
+        site.terms = replace(site.terms, lease_seconds=150.0)
+        brief = await begun("brief")
+        assert brief[:-1] == told
+        assert len(await begun("as-brief")) > len(brief), "it would be over before the next renewal but one"
+        for token in site.executor.launched:
+            site.executor.end(token, "", "task")
+
+
 async def test_a_try_whose_end_nobody_takes_frees_its_slot_after_its_lease(tmp_path, monkeypatch):
     terms = replace(TERMS, renew_interval=0.05, lease_seconds=1.0, grace=0.6, kill_time=0.1)
     site, outcomes = Site(tmp_path, monkeypatch, terms), []
@@ -378,7 +418,8 @@ async def test_a_try_whose_end_nobody_takes_frees_its_slot_after_its_lease(tmp_p
     assert len(site.ended("one")) == 1, "it is told once they are back"
 
 
-async def test_a_log_that_two_attempts_write_stays_until_both_have_ended(tmp_path, monkeypatch):
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_log_that_two_attempts_write_stays_until_both_have_ended(tmp_path, monkeypatch, at_once):
     site = Site(tmp_path, monkeypatch)
     site.grows, site.log_path = False, "called.log"
     log = tmp_path / LOGS / site.log_path
@@ -390,8 +431,12 @@ async def test_a_log_that_two_attempts_write_stays_until_both_have_ended(tmp_pat
             await eventually(lambda: len(site.executor.launched) == 2, "so has the other one")
             log.write_bytes(b"said\n")
             site.executor.end("one", "", "task")
-        assert log.read_bytes() == b"said\n"
-        site.executor.end("two", "", "task")
+            if at_once:
+                site.executor.end("two", "", "task")
+        if not at_once:
+            await eventually(lambda: not list((tmp_path / TICKETS).glob("one*")), "the first attempt is forgotten")
+            assert log.read_bytes() == b"said\n"
+            site.executor.end("two", "", "task")
     assert not log.exists()
 
 

@@ -34,8 +34,7 @@ from asynsched.store.tickets import (
     digest_of_secret,
     end_ticket,
     note_tickets,
-    report_end,
-    report_start,
+    report_try,
     request_kill,
     tickets_of_runs,
 )
@@ -246,6 +245,14 @@ async def test_a_try_is_killed_wherever_it_is(far):
     await eventually(lambda: far.engine.cancelled == ["job-1"], "its job is cancelled")
 
 
+async def test_what_a_worker_reports_to_this_scheduler_is_heard_at_once_and_only_once(far):
+    await far.executor.launch([launch_of("one")])
+    await eventually(lambda: far.engine.jobs, "it was submitted")
+    began, ended = Started("one", NOW, 1), Ended("one", "success", NOW, NOW)
+    far.executor.look([Ended("of another executor", "success", NOW), began, began, ended, ended])
+    assert far.reports == [began, ended]
+
+
 async def test_an_engine_that_is_away_gets_the_same_tickets_later(far):
     far.engine.n_failures = 2
     await far.executor.launch([launch_of("one")])
@@ -286,8 +293,8 @@ async def test_the_next_scheduler_goes_on_with_tickets_as_they_are(far):
 
     def live(conn: sa.Connection) -> None:
         claim_ticket(conn, one.proof, **LIFE)
-        report_start(conn, one.proof, Started("one", NOW, 1))
-        report_end(conn, one.proof, Ended("one", "success", NOW, NOW))
+        report_try(conn, one.proof, Started("one", NOW, 1))
+        report_try(conn, one.proof, Ended("one", "success", NOW, NOW))
         claim_ticket(conn, two.proof, **LIFE)
         request_kill(conn, "two", "a user")
         conn.execute(sa.update(ticket).where(ticket.c.token == "three").values(engine_id=""))
@@ -446,8 +453,8 @@ async def test_a_try_that_begins_or_ends_while_the_engine_takes_it_is_not_submit
         def both(conn: sa.Connection) -> None:
             for proof in (one, two):
                 claim_ticket(conn, proof, **LIFE)
-                report_start(conn, proof, Started(proof.token, NOW, 1))
-            report_end(conn, one, Ended("one", "success", NOW, NOW))
+                report_try(conn, proof, Started(proof.token, NOW, 1))
+            report_try(conn, one, Ended("one", "success", NOW, NOW))
 
         await far.database.write(both)
         await far.executor.adopt([1])
@@ -545,7 +552,7 @@ async def test_an_end_is_heard_while_many_tickets_wait_for_a_slow_engine(far, mo
 
     def end(conn: sa.Connection) -> None:
         claim_ticket(conn, first.proof, **LIFE)
-        report_end(conn, first.proof, Ended(first.token, "success", NOW, NOW))
+        report_try(conn, first.proof, Ended(first.token, "success", NOW, NOW))
 
     await far.database.write(end)
     await eventually(lambda: far.reports, "its end is heard")
