@@ -4,11 +4,14 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests.support.postgres import new_postgres_database, postgres_server, postgres_url
 
@@ -19,6 +22,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# The checkout is on `sys.path`, so that a new folder in it counts as a change of packages: parse servers that serve a test
+# would be replaced.
+set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "asynsched-hypothesis")
 # The time of an example depends on the machine's load, and no test asserts on speed; no example depends on the remains
 # of an earlier one in a fixture. Examples are the same each time, so that only a change breaks a test;
 # `--hypothesis-profile=explore` looks for new ones.
