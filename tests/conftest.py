@@ -22,7 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# The checkout is on `sys.path`, so that a new folder in it counts as a change of packages: parse servers that serve a test
+# The checkout is on `sys.path`, so that a new folder in it counts as a change of packages: the parse servers of a test
 # would be replaced.
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "asynsched-hypothesis")
 # The time of an example depends on the machine's load, and no test asserts on speed; no example depends on the remains
