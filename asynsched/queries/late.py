@@ -28,7 +28,7 @@ from asynsched.states import PARKED_TASK_STATES, SLOT_TASK_STATES, TIMED_TASK_ST
 from asynsched.store.dags.dags import find_dag
 from asynsched.store.database import Database
 from asynsched.store.rows import as_struct, count
-from asynsched.store.runs.dag_runs import UNFINISHED_IDS
+from asynsched.store.runs.dag_runs import UNFINISHED_RUN_STATES, ids_of_unfinished
 from asynsched.store.schema import DagRunRow, dag_run, task_instance
 
 LASTS = timedelta(seconds=10)
@@ -199,4 +199,4 @@ def _late_runs(conn: Connection, before: datetime, dag_ids: frozenset[str] | Non
 
 
 def _count_active(conn: Connection) -> int:
-    return sum(count(conn, ids) for ids in UNFINISHED_IDS.values())
+    return count(conn, ids_of_unfinished(UNFINISHED_RUN_STATES))

@@ -13,7 +13,7 @@ from asynsched.queries.paging import Paging, Range
 from asynsched.queries.runs import Progress, count_progress
 from asynsched.states import DagRunState
 from asynsched.store.rows import fetch, portions
-from asynsched.store.runs.dag_runs import UNFINISHED_IDS
+from asynsched.store.runs.dag_runs import ids_of_unfinished
 from asynsched.store.schema import dag, dag_run
 
 LATE_AFTER = timedelta(seconds=60)
@@ -80,12 +80,16 @@ _NTH_NEWEST = (
 _PLACE = sa.func.row_number().over(
     partition_by=dag_run.c.dag_id, order_by=(dag_run.c.run_after.desc(), dag_run.c.id.desc())
 )
-# An index has the runs of a DAG by this date, so that the older ones cost nothing.
+_since = (
+    sa.select(dag.c.dag_id, sa.func.coalesce(_NTH_NEWEST, datetime.min.replace(tzinfo=UTC)).label("date"))
+    .where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
+    .cte("since")
+    .prefix_with("MATERIALIZED", dialect="postgresql")  # else it may find out the date for each run again
+)
+# An index has the runs of a DAG by their dates, so that the older ones cost nothing.
 _SINCE_THE_NTH = (
     sa.select(*_COLUMNS, _PLACE.label("place"))
-    .join(dag, dag.c.dag_id == dag_run.c.dag_id)
-    .where(dag_run.c.run_after >= sa.func.coalesce(_NTH_NEWEST, datetime.min.replace(tzinfo=UTC)))
-    .where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
+    .join(_since, sa.and_(_since.c.dag_id == dag_run.c.dag_id, _since.c.date <= dag_run.c.run_after))
     .subquery()
 )
 _RECENT = (
@@ -93,8 +97,8 @@ _RECENT = (
     .where(_SINCE_THE_NTH.c.place <= sa.bindparam("n"))
     .order_by(_SINCE_THE_NTH.c.place.desc())
 )
-_IS_RUNNING = dag_run.c.id.in_(UNFINISHED_IDS[DagRunState.RUNNING])
-_IS_QUEUED = dag_run.c.id.in_(UNFINISHED_IDS[DagRunState.QUEUED])
+_IS_RUNNING = dag_run.c.id.in_(ids_of_unfinished({DagRunState.RUNNING}))
+_IS_QUEUED = dag_run.c.id.in_(ids_of_unfinished({DagRunState.QUEUED}))
 
 
 def read_overview(conn: Connection, dag_ids: DagIds, *, now: datetime, since: datetime) -> Overview:

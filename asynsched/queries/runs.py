@@ -29,7 +29,12 @@ from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store.dags.dags import near_dag_ids
 from asynsched.store.expressions import as_text, seconds_between
 from asynsched.store.rows import as_struct, count, length, near_names
-from asynsched.store.runs.dag_runs import UNFINISHED_IDS, newest_run_ids, run_ids_beginning_with
+from asynsched.store.runs.dag_runs import (
+    UNFINISHED_RUN_STATES,
+    ids_of_unfinished,
+    newest_run_ids,
+    run_ids_beginning_with,
+)
 from asynsched.store.schema import (
     DagRunRow,
     asset,
@@ -384,9 +389,9 @@ def conditions_of_runs(wanted: RunFilter) -> list[sa.ColumnElement[bool]]:
 
 
 def _in_states(states: tuple[str | None, ...] | None) -> list[sa.ColumnElement[bool]]:
-    if not states or not UNFINISHED_IDS.keys() >= set(states):
+    if not states or not UNFINISHED_RUN_STATES.issuperset(states):
         return one_of(dag_run.c.state, states)
-    return [sa.or_(*(dag_run.c.id.in_(UNFINISHED_IDS[state]) for state in states if state is not None))]
+    return [dag_run.c.id.in_(ids_of_unfinished({state for state in states if state is not None}))]
 
 
 def _has_consumed(pattern: str) -> sa.ColumnElement[bool]:

@@ -73,6 +73,16 @@ def test_runs_and_tasks_are_filtered_in_place_and_their_number_is_told(pages: Pa
         expect(page.get_by_label("State")).to_have_value("")
 
 
+def test_a_filter_whose_answer_is_an_error_leads_to_that_answer(pages: Pages) -> None:
+    page = pages.open("/runs")
+    page.route("**/runs?*", lambda route: route.fulfill(status=503, body="The database is away."))
+    page.get_by_label("State").select_option("failed")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.get_by_text("The database is away.")).to_be_visible()
+    assert "state=failed" in page.url
+    pages.errors.clear()  # the browser has reported the answers
+
+
 def test_a_form_made_of_params_triggers_a_run(pages: Pages, served: Up) -> None:
     page = pages.open("/dags/orders/trigger")
     page.get_by_label("rows").fill("7")

@@ -1,5 +1,6 @@
 """The hot queries use indexes, on both databases: none looks through history."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 from asynsched.keys import DagRunKey
 from asynsched.queries import hitl, runs
 from asynsched.queries import task_instances as instances
-from asynsched.queries.overview import read_overview
+from asynsched.queries.overview import read_overview, recent_states
 from asynsched.store import assets as asset_events
 from asynsched.store.assets import AssetEventRow
 from asynsched.store.dags import dags
@@ -191,6 +192,17 @@ def plans_with_few_tasks(conn: sa.Connection, *write: Any) -> list[str]:
     return chosen_plans(conn, *write)
 
 
+def _walks_of_keys(lines: list[str]) -> list[str]:
+    """Return the lines by which PostgreSQL would walk through a growing table in the order of its ids."""
+    following = zip(lines, [*lines[1:], ""], strict=True)
+    return [line for line, then in following if " using pk_" in line and then.strip().startswith("Filter:")]
+
+
+async def test_the_last_runs_of_a_dag_are_found_without_the_older_ones(database):
+    lines = await database.write(plans_with_a_run, recent_states, ["d"], 5)
+    assert [line for line in lines if re.search(r"dag_id\b.* AND \(?run_after ?>", line)], lines
+
+
 async def test_with_a_long_history_the_database_chooses_these_plans_by_itself(database):
     assert await database.write(searches_through_history) == {}
 
@@ -205,7 +217,8 @@ def searches_through_history(conn: sa.Connection) -> dict[str, list[str]]:
     found = {}
     for query, *arguments in [*HOT, *OF_PAGES]:
         with conn.begin_nested() as attempt:
-            lines = [line for line in chosen_plans(conn, query, *arguments) if _is_search_through(line)]
+            chosen = chosen_plans(conn, query, *arguments)
+            lines = [line for line in chosen if _is_search_through(line)] + _walks_of_keys(chosen)
             attempt.rollback()
         large = [line for line in lines if {"task_instance", "dag_run"} & set(line.split())]
         if large:

@@ -65,14 +65,19 @@ def _ids_by(index: str, *conditions: sa.TextClause) -> "sa.Select[tuple[int]]":
     )
 
 
-UNFINISHED_IDS: dict[str, "sa.Select[tuple[int]] | sa.CompoundSelect[tuple[int]]"] = {
-    DagRunState.RUNNING: _ids_by("ix_dag_run_running", IS_RUNNING),
-    DagRunState.QUEUED: sa.union_all(
+_UNFINISHED_IDS: dict[str, tuple["sa.Select[tuple[int]]", ...]] = {
+    DagRunState.RUNNING: (_ids_by("ix_dag_run_running", IS_RUNNING),),
+    DagRunState.QUEUED: (
         _ids_by("ix_dag_run_queued_of_dag", IS_QUEUED, sa.text("dag_run.backfill_id IS NULL")),
         _ids_by("ix_dag_run_queued_of_backfill", IS_QUEUED, sa.text("dag_run.backfill_id IS NOT NULL")),
     ),
 }
-"""The row ids of the runs in a state that no finished run has. Indexes find them, however long the history is."""
+UNFINISHED_RUN_STATES = frozenset(_UNFINISHED_IDS)
+
+
+def ids_of_unfinished(states: Collection[str]) -> "sa.CompoundSelect[tuple[int]]":
+    """Return a query of the row ids of all runs in these unfinished states, which uses their indexes alone."""
+    return sa.union_all(*(query for state in sorted(states) for query in _UNFINISHED_IDS[state]))
 
 
 def _number_of(state: str, index: str, dialect: str) -> str:

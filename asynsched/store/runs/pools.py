@@ -22,7 +22,7 @@ from asynsched.authoring.defaults import DEFAULT_POOL
 from asynsched.errors import AlreadyExists, StoreError
 from asynsched.states import COUNTED_TASK_STATES, DagRunState
 from asynsched.store.rows import LARGEST_INTEGER, check_description, check_name, delete_named
-from asynsched.store.runs.dag_runs import UNFINISHED_IDS
+from asynsched.store.runs.dag_runs import ids_of_unfinished
 from asynsched.store.runs.task_instances import IS_UNDER_WAY
 from asynsched.store.runs.transitions import TaskRowKey
 from asynsched.store.schema import dag, dag_run, pool, task_instance
@@ -37,7 +37,9 @@ _USE = (
 )
 _SCHEDULED = (
     sa.select(task_instance.c.pool, sa.func.sum(task_instance.c.pool_slots).label("n"))
-    .where(task_instance.c.dag_run_id.in_(UNFINISHED_IDS[DagRunState.RUNNING]), task_instance.c.state == "scheduled")
+    .where(
+        task_instance.c.dag_run_id.in_(ids_of_unfinished({DagRunState.RUNNING})), task_instance.c.state == "scheduled"
+    )
     .group_by(task_instance.c.pool)
 )
 

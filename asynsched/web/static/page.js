@@ -282,10 +282,13 @@ document.addEventListener("htmx:before:process", (event) => {
   for (const one of event.target.querySelectorAll(OF_HTMX)) htmx.process(one);
 });
 
-// A part that is fetched by itself stays as it is if the answer does not have it.
+// A part that is fetched by itself stays as it is if the answer does not have it. A form whose answer does not is sent as
+// without scripts: the answer is an error, or the page that signs in.
 document.addEventListener("htmx:before:swap", (event) => {
   const { ctx, tasks } = event.detail, main = tasks.find((task) => task.type === "main");
-  if (ctx.select && main && !main.fragment.firstElementChild) event.preventDefault();
+  if (!ctx.select || !main || main.fragment.firstElementChild) return;
+  event.preventDefault();
+  if (ctx.sourceElement.matches("form")) ctx.sourceElement.submit();
 });
 
 if (followers().length) {
