@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.up import Site
 
+COLD = True
+
 on_sqlite = pytest.mark.parametrize("backend", ["sqlite"], scope="module")
 """For tests in which the database does not matter."""
 
@@ -200,8 +202,11 @@ def test_a_run_goes_on_with_the_code_it_began_with(site, change):
     assert [mark[0] for mark in marks(site)] == ["begin", "end", "follow"]
 
 
-@on_sqlite
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("backend", "stop"),
+    [("sqlite", signal.SIGINT), ("postgresql", signal.SIGTERM), ("sqlite", signal.SIGHUP)],
+    scope="module",
+)
 def test_a_stop_waits_for_what_runs_and_leaves_nothing_behind(site, stop):
     with site.up() as up:
         start_waiting(site)

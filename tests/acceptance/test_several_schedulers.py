@@ -12,6 +12,8 @@ from tests.integration.remote.machines import free_port
 from tests.support.newer import make_newer
 from tests.support.up import Site, Up
 
+COLD = True
+
 LEASE = {
     "ASYNSCHED_LEASE__DURATION": "3",
     "ASYNSCHED_LEASE__RENEW_INTERVAL": "1",

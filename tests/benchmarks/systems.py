@@ -19,7 +19,7 @@ from asynsched.store.database import DirectDatabase
 from asynsched.store.engines.opening import open_direct
 from asynsched.store.runs.dag_runs import get_run
 from tests.support.up import Site, Up
-from tests.support.waiting import until
+from tests.support.waiting import PAUSE_SECONDS, until
 
 
 class Client(ABC):
@@ -53,7 +53,7 @@ class Client(ABC):
         self.wait_until(lambda: set(dag_ids) <= self.dag_ids(), f"{dag_ids} are known", seconds)
 
     def wait_until(self, check: Callable[[], bool], what: str, seconds: float = 600) -> None:
-        until(check, what, seconds=seconds, describe=self.story)
+        until(check, what, seconds=seconds, describe=self.story, longest_pause=PAUSE_SECONDS)
 
 
 class System(ABC):

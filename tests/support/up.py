@@ -63,6 +63,8 @@ class Site:
     def __post_init__(self) -> None:
         self.dags.mkdir(parents=True, exist_ok=True)
         self.logs: list[Path] = []
+        self._sessions: set[int] = set()
+        """Those of schedulers that are forks: the kernel shows their environment and arguments as the server's."""
 
     @property
     def dags(self) -> Path:
@@ -148,9 +150,11 @@ class Site:
     def _start(self, *args: str, output: BinaryIO) -> Process:
         if self._may_be_warm(args):
             descriptor = output.fileno()
-            return warm_commands.WarmProcess(
+            process = warm_commands.WarmProcess(
                 args, cwd=self.root, env=self.environment, stdout=descriptor, stderr=descriptor
             )
+            self._sessions.add(process.pid)
+            return process
         return subprocess.Popen(
             self.command(*args), cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=self.become,
@@ -191,10 +195,12 @@ class Site:
         try:
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
+            if os.getsid(process.pid) in self._sessions:
+                return True
             if any(str(self.root) in argument for argument in process.cmdline()):
                 return True
             return process.environ().get(MARK) == self.mark
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+        except (ProcessLookupError, psutil.NoSuchProcess, psutil.AccessDenied):
             return False
 
     def assert_nothing_left(self) -> None:
