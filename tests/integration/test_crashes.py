@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from asynsched import DAG, BashOperator, assembly, slices
 from asynsched.airflow import installation
+from asynsched.airflow.policies import Policies
 from asynsched.channels import Channels, RunCreated, RunEdited
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
@@ -102,7 +103,8 @@ async def test_listeners_hear_of_a_runs_begin_and_end_wherever_the_scheduler_die
     """The calls are at least once: a process that was begun and whose end is not stored is begun again."""
     events = ("on_dag_run_running", "on_dag_run_success")
     plugins = SimpleNamespace(links_of=lambda _: ())
-    monkeypatch.setattr(installation, "loaded", SimpleNamespace(events=events, digest="1", plugins=plugins))
+    loaded = SimpleNamespace(events=events, digest="1", plugins=plugins, policies=Policies())
+    monkeypatch.setattr(installation, "loaded", loaded)
 
     async def heard(**crash) -> tuple[CrashingSimulated, Counter[str]]:
         simulated = simulation(tmp_path, options={}, **crash)

@@ -37,7 +37,8 @@ class Filled(NamedTuple):
         home = folder / "home"
         shutil.copytree(self.settings.home, home, ignore=shutil.ignore_patterns("*.sock", "lock"))
         database = None if self.server is None else self.server.copy_of(self.settings.database)
-        return msgspec.structs.replace(self.settings, home=str(home), database=database)
+        plugins = str(folder / "plugins")  # a test may add some
+        return msgspec.structs.replace(self.settings, home=str(home), database=database, plugins_folder=plugins)
 
 
 @pytest.fixture(scope="session")

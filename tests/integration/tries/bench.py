@@ -122,6 +122,15 @@ class Bench:
                 continue
         return found
 
+    def called(self, name: str) -> list[psutil.Process]:
+        """Return those of these processes that have this name."""
+        found = []
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):  # a try may have ended meanwhile
+                if process.name() == name:
+                    found.append(process)
+        return found
+
     def keeper(self) -> psutil.Process:
         """Return the keeper's process: the oldest that is not a child of another one."""
         found: dict[psutil.Process, tuple[int, float]] = {}

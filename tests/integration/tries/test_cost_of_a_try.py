@@ -71,7 +71,7 @@ async def test_files_find_the_same_loaded_after_their_zygote_was_killed(bench: B
     codes = [bench.code(LOADED % parameters, f"{n}.py") for n, parameters in enumerate(("", "**context", "a=1", "**k"))]
     async with bench.running() as executor:
         found = [value(await bench.run(executor, bench.launch(code, "loaded", try_number=0))) for code in codes[:2]]
-        [zygote] = [process for process in bench.processes() if process.name() == name]
+        [zygote] = bench.called(name)
         os.kill(zygote.pid, signal.SIGKILL)
         # A request that it does not answer any more would make the plain zygote stand in for the full one.
         await eventually(lambda: not zygote.is_running(), "it is reaped")
