@@ -10,7 +10,7 @@ from asynsched.airflow import installation
 from asynsched.airflow.alerts import may_mail
 from asynsched.authoring import defaults
 from asynsched.authoring.assets import Asset, AssetWatcher, BaseAsset
-from asynsched.authoring.awaited_try import MOST_TRIES, AwaitedTry
+from asynsched.authoring.awaited_try import MOST_TRIES, AwaitedTry, own_config
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.json_values import check_json, with_text_keys
 from asynsched.authoring.mapped_results import ConcatenatedArg, TransformedArg, ZippedArg
@@ -282,7 +282,9 @@ def _routes(dag: DAG, task: BaseOperator, weights: tuple[int, ...], n_tries: int
         return ()
     found = []
     for n_before in range(n_tries):
-        awaited = AwaitedTry(task.prepare_for_execution(), dag.dag_id, n_before)
+        own = task.prepare_for_execution()
+        own.executor_config = own_config(task)
+        awaited = AwaitedTry(own, dag.dag_id, n_before)
         if weights:
             awaited.priority_weight = weights[min(n_before, len(weights) - 1)]
         before = dict(vars(awaited))
