@@ -197,9 +197,18 @@ def test_a_pool_that_is_no_name_is_an_error_of_the_dag(hooked):
 def test_a_hook_that_needs_a_run_leaves_tasks_their_own_routes_and_is_noted(hooked):
     policies = hooked("def task_instance_mutation_hook(ti): ti.queue = ti.run_id.split('_')[0]")
     assert routes_of(retries=2) == ()
-    [(source, problem)] = policies.needing_runs.items()
-    assert source.endswith("airflow_local_settings.py")
-    assert problem.startswith("DAG 'd', task 'first': AttributeError: run_id is not known yet")
+    [said] = policies.hook_errors()
+    assert "airflow_local_settings.py raised an error when" in said
+    assert "for DAG 'd', task 'first' (try_number 0) and 1 more, whose tries keep the task's own pool" in said
+    assert said.endswith("AttributeError: run_id is not known yet: the file is parsed before there is a run")
+
+
+def test_a_mistake_in_a_hook_is_told_with_the_try_for_which_it_was_called(hooked):
+    policies = hooked("def task_instance_mutation_hook(ti): ti.queue = ('a', 'b')[ti.try_number]")
+    assert routes_of(retries=1) == ()
+    [said] = policies.hook_errors()
+    assert "for DAG 'd', task 'first' (try_number 2), whose" in said
+    assert said.endswith(": IndexError: tuple index out of range")
 
 
 def test_a_try_shows_where_it_runs_whatever_the_hook_says_there(hooked):
