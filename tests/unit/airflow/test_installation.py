@@ -226,6 +226,21 @@ def test_a_try_shows_where_it_runs_whatever_the_hook_says_there(hooked):
     assert told.value == (*astuple(route), "of a queue")
 
 
+def test_the_hook_finds_the_file_s_own_objects_in_an_executor_config_of_a_try_too(hooked):
+    hooked("def task_instance_mutation_hook(ti): ti.note = ti.executor_config['pod_override'].name")
+
+    @task(executor_config={"pod_override": SimpleNamespace(name="of the file")})
+    def tells():
+        ti = get_current_context()["ti"]
+        return ti.note, ti.executor_config
+
+    with DAG("d", auto_register=False) as dag:
+        tells()
+    written = {"pod_override": {"name": "in JSON"}}
+    told = one_task.run(dag.get_task("tells"), route=TryRoute("default_pool", 1, "default", None, written, 1))
+    assert told.value == ("of the file", written)
+
+
 def test_a_policy_file_that_cannot_be_imported_is_an_error_that_names_it(tmp_path):
     (tmp_path / "airflow_local_settings.py").write_text("import no_such_module")
     sys.path.insert(0, str(tmp_path))
