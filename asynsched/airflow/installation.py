@@ -135,10 +135,15 @@ class Installation:
 
     def begins(self, context: Context) -> None:
         """Apply the hook of task instances, before any code of the task runs. An error of the hook is raised."""
+        if not self.policies.mutate_tries:
+            return
+        from asynsched.authoring.awaited_try import ROUTED, own_config
+
         ti = context["ti"]
-        held = ti.pool, ti.queue
+        route = {name: getattr(ti, name) for name in ROUTED}
+        ti.executor_config = own_config(ti.task)  # with the objects that it has at the parse: a launch has JSON
         self.policies.mutate(ti, context["dag_run"])
-        ti.pool, ti.queue = held  # the try has them by now
+        vars(ti).update(route)  # the try runs there by now
 
     def runs(self, context: Context) -> None:
         """Tell listeners that a task is about to be executed."""

@@ -11,7 +11,7 @@ from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from asynsched.authoring.awaited_try import AwaitedTry
@@ -29,14 +29,11 @@ class PolicyError(DagError):
 
 
 class Policies:
-    """The policies of this process, by name, in the order in which they apply: the file has the last word.
-
-    Attributes:
-        needing_runs: Why the hooks of task instances could not say where tries run before there is a run, by source.
-    """
+    """The policies of this process, by name, in the order in which they apply: the file has the last word."""
 
     def __init__(self) -> None:
-        self.needing_runs: dict[str, str] = {}
+        self._hook_errors: dict[str, tuple[str, str, int]] = {}
+        """Of hooks that could not route tries, by source: the first such task, its error, the number of other tasks."""
         self._functions: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in NAMES}
 
     def __bool__(self) -> bool:
@@ -95,15 +92,25 @@ class Policies:
             function(*(task_instance, dag_run)[: _n_parameters(function)])
 
     def route(self, awaited: AwaitedTry) -> bool:
-        """Apply the hook of task instances to a try before there is a run; return False if it needs the run."""
+        """Apply the hook of task instances to a try before there is a run; return False if it raises an error."""
         for source, function in self._functions[TASK_INSTANCE]:
             try:
                 function(*(awaited, None)[: _n_parameters(function)])
             except Exception as exc:  # noqa: BLE001 - user code
-                who = f"DAG {awaited.dag_id!r}, task {awaited.task_id!r}"
-                self.needing_runs.setdefault(source, f"{who}: {type(exc).__name__}: {exc}")
+                who = f"DAG {awaited.dag_id!r}, task {awaited.task_id!r} (try_number {awaited.try_number})"
+                who, error, n_more = self._hook_errors.get(source, (who, f"{type(exc).__name__}: {exc}", -1))
+                self._hook_errors[source] = (who, error, n_more + 1)
                 return False
         return True
+
+    def hook_errors(self) -> Iterator[str]:
+        """Yield a sentence for each source whose hook of task instances could not route tries."""
+        for source, (who, error, n_more) in self._hook_errors.items():
+            more = f" and {n_more} more" if n_more else ""
+            yield (
+                f"the {TASK_INSTANCE} of {source} raised an error when the file was parsed, for {who}{more},"
+                f" whose tries keep the task's own pool, queue and priority: {error}"
+            )
 
     def context_variables(self, context: Any) -> dict[str, str]:
         """Return the variables that policies add to a task's context: those of the last policy that returns any."""

@@ -6,6 +6,8 @@ the parse, once for each try that a task may have.
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from asynsched.authoring.trigger_rule import WeightRule
 
 TYPE_CHECKING = False
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 MOST_TRIES = 100
 """For how many tries of a task user code is asked; later tries are like the last one."""
+
+
+ROUTED = ("pool", "pool_slots", "queue", "executor", "executor_config", "priority_weight")
+"""The attributes of a task instance that say where its try runs, and how urgent it is."""
 
 
 class AwaitedTry:
@@ -37,12 +43,23 @@ class AwaitedTry:
         self.task, self.task_id, self.dag_id, self.operator = task, task.task_id, dag_id, task.task_type
         self.try_number, self.max_tries = try_number, task.retries
         self.pool, self.pool_slots, self.queue = task.pool, task.pool_slots, task.queue
-        self.executor, self.executor_config = task.executor, dict(task.executor_config)
+        self.executor, self.executor_config = task.executor, task.executor_config
 
     def __getattr__(self, name: str) -> Any:
         if name == "priority_weight" and self.task.weight_rule in tuple(WeightRule):
             return total_weight(self.task)
         raise AttributeError(f"{name} is not known yet: the file is parsed before there is a run")
+
+
+def own_config(task: BaseOperator) -> dict[str, Any]:
+    """Return a copy of a task's executor_config that a hook may change.
+
+    It may hold anything. If that cannot be copied, only the outermost dict is a copy.
+    """
+    try:
+        return deepcopy(task.executor_config)
+    except Exception:  # noqa: BLE001 - of user code: a lock, an open file, a class that refuses
+        return dict(task.executor_config)
 
 
 def total_weight(task: BaseOperator) -> int:

@@ -53,6 +53,7 @@ from asynsched.protocol.messages import (
     RunContext,
     Started,
     TaskInstanceFacts,
+    TryRoute,
 )
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
@@ -340,8 +341,7 @@ class ForegroundDriver:
                 reschedule_started_at=looked_since,
                 max_map_length=self._supervisor.max_map_length,
                 test_mode=True,
-                pool=task.route.pool,
-                queue=task.route.queue,
+                route=TryRoute(**task.route._asdict()),
             )
             context = build_context(self._dag.get_task(task.task_id), self._facts, facts)
             if environment is not None:

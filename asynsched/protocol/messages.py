@@ -274,8 +274,9 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     executor: str | None = None
     """The executor that the try names, where there are several."""
     queue: str = "default"
-    """Of the try, as `pool`, `priority_weight` and `executor_config`: an executor may act by them."""
+    """Of the try, as are the next fields: an executor may act by them, and the task sees them."""
     pool: str = "default_pool"
+    pool_slots: int = 1
     priority_weight: int = 1
     executor_config: dict[str, Any] = {}
     caused_by: CausingTry | None = None
@@ -288,11 +289,22 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
         return f"{name} of {self.execution_timeout or 0:g} s is over"
 
 
+class TryRoute(Struct, frozen=True):
+    """Where a try runs, and how urgent it is, as in its launch."""
+
+    pool: str
+    pool_slots: int
+    queue: str
+    executor: str | None
+    executor_config: dict[str, Any]
+    priority_weight: int
+
+
 class TaskInstanceFacts(Struct, frozen=True, kw_only=True):
     """What a task can see of its launch and of its end.
 
     Attributes:
-        pool: That of the try; None, as for `queue`: that of the task.
+        route: None, as for a callback: what the task itself says.
     """
 
     map_index: int = -1
@@ -303,8 +315,7 @@ class TaskInstanceFacts(Struct, frozen=True, kw_only=True):
     reschedule_started_at: datetime | None = None
     max_map_length: int = 1024
     test_mode: bool = False
-    pool: str | None = None
-    queue: str | None = None
+    route: TryRoute | None = None
 
 
 class Kill(Struct, frozen=True, tag="kill", omit_defaults=True):

@@ -215,6 +215,7 @@ def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
         executor=task.route.executor,
         queue=task.route.queue,
         pool=task.route.pool,
+        pool_slots=task.route.pool_slots,
         priority_weight=task.route.priority_weight,
         executor_config=dict(task.route.executor_config),
         run=run_context(task.run),

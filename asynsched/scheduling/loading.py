@@ -23,12 +23,12 @@ from asynsched.protocol.plainness import looks_plain
 from asynsched.scheduling.evaluation.changes import StoredDeferral
 from asynsched.scheduling.evaluation.decisions import SKIPMIXIN_KEY
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
+from asynsched.scheduling.evaluation.structure import DagStructure, Route, compile_structure
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, is_too_early
 from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.serialization.decode import decode_dag
 from asynsched.slices import Slices
-from asynsched.states import DagRunState, TaskInstanceState
+from asynsched.states import COUNTED_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.dags.dags import get_sources, get_versions
 from asynsched.store.database import Database
 from asynsched.store.runs.queue import QueuedRun
@@ -42,6 +42,7 @@ T = TypeVar("T")
 MAX_LOADED = 1000
 _OF_RUN = {found.name for found in fields(ActiveRun)} & {"key", *DagRunRow.__struct_fields__}
 _OF_TASK = {found.name for found in fields(ActiveTask)} & {*TaskInstanceRow.__struct_fields__}
+_OF_ROUTE = {*Route._fields} & {*TaskInstanceRow.__struct_fields__}
 """The values that a row and its object in memory have under one name."""
 
 
@@ -207,7 +208,7 @@ def take_decisions(tasks: Iterable[ActiveTask], decisions: Iterable[XComRow]) ->
 
 def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
     state = None if row.state is None else TaskInstanceState(row.state)
-    return ActiveTask(
+    task = ActiveTask(
         **{name: getattr(row, name) for name in _OF_TASK}
         | {"state": state, "deferral": _decoded(row.deferral, StoredDeferral)},
         run=run,
@@ -217,6 +218,10 @@ def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
         stored_try=row.try_number,
         is_stored=True,
     )
+    if state in COUNTED_TASK_STATES:
+        # Where the try has its slots. Its version may say something else: that of the run may be a later one by now.
+        task.route = task.route._replace(**{name: getattr(row, name) for name in _OF_ROUTE})
+    return task
 
 
 def _decoded(text: str | None, kind: type[T]) -> T | None:

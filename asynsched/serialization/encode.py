@@ -10,7 +10,7 @@ from asynsched.airflow import installation
 from asynsched.airflow.alerts import may_mail
 from asynsched.authoring import defaults
 from asynsched.authoring.assets import Asset, AssetWatcher, BaseAsset
-from asynsched.authoring.awaited_try import MOST_TRIES, AwaitedTry
+from asynsched.authoring.awaited_try import MOST_TRIES, AwaitedTry, own_config
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.json_values import check_json, with_text_keys
 from asynsched.authoring.mapped_results import ConcatenatedArg, TransformedArg, ZippedArg
@@ -35,6 +35,7 @@ from asynsched.timetables.simple import asset_part, is_authors_own, time_part
 from asynsched.timetables.zones import zone_name
 
 if TYPE_CHECKING:
+    from asynsched.airflow.policies import Policies
     from asynsched.authoring.deadline import DeadlineAlert
 
 
@@ -205,6 +206,7 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
     rule = weight_rule_of(who, task.weight_rule)
     try_weights = _try_weights(dag, task, rule, who) if isinstance(rule, PriorityWeightStrategy) else ()
     retries = arguments.whole_number(who, "retries", task.retries, at_least=0)
+    own = installation.loaded
     # Attributes may have been set after construction, so they are checked again.
     return schema.SerializedTask(
         operator_name="" if task.operator_name == task.task_type else task.operator_name,
@@ -225,7 +227,7 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
         priority_weight=arguments.priority_weight(who, task.priority_weight),
         weight_rule="absolute" if isinstance(rule, PriorityWeightStrategy) else rule,  # type: ignore[arg-type]
         try_weights=try_weights,
-        routes=_routes(dag, task, try_weights, min(retries + 2, MOST_TRIES)),
+        routes=() if own is None else _routes(own.policies, dag, task, try_weights, min(retries + 2, MOST_TRIES)),
         executor_config=_executor_config(who, task.executor_config) if task.executor_config else {},
         is_empty=_is_empty(task),
         map_length=_of_input(task.expand_input) if isinstance(task, MappedOperator) else None,
@@ -270,19 +272,22 @@ def _try_weights(dag: DAG, task: BaseOperator, strategy: PriorityWeightStrategy,
     return tuple(arguments.priority_weight(who, each) for each in found)
 
 
-def _routes(dag: DAG, task: BaseOperator, weights: tuple[int, ...], n_tries: int) -> tuple[schema.SerializedRoute, ...]:
+def _routes(
+    policies: "Policies", dag: DAG, task: BaseOperator, weights: tuple[int, ...], n_tries: int
+) -> tuple[schema.SerializedRoute, ...]:
     """Return the routes that the policies give to a task's tries; none if those are the task's own.
 
     Args:
         weights: The weights of the tries by a strategy.
         n_tries: For how many tries to ask: all with a retry, and one more, which a clear may add.
     """
-    policies = None if installation.loaded is None else installation.loaded.policies
-    if policies is None or not policies.mutate_tries:
+    if not policies.mutate_tries:
         return ()
     found = []
     for n_before in range(n_tries):
-        awaited = AwaitedTry(task.prepare_for_execution(), dag.dag_id, n_before)
+        own = task.prepare_for_execution()
+        own.executor_config = own_config(task)
+        awaited = AwaitedTry(own, dag.dag_id, n_before)
         if weights:
             awaited.priority_weight = weights[min(n_before, len(weights) - 1)]
         before = dict(vars(awaited))

@@ -24,7 +24,11 @@ from asynsched.timetables.decoding import MAX_PLANNED, PlannedInterval, PlannedR
 from asynsched.timetables.own_partitions import AssetKeys
 
 SCHEMA_VERSION = 2
-"""Raised whenever an older reader could misread the form."""
+"""Raised when files must be parsed again after an upgrade, because the form says more or something else.
+
+Reports of parses name it, and a report of another version is refused. Stored DAGs do not: an older scheduler on the
+same database reads them without the fields that it does not know.
+"""
 
 MAX_ID_LENGTH = 250
 """The longest dag_id, task_id or run_id (Airflow's limit)."""

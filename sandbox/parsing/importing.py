@@ -377,17 +377,10 @@ class _Finding:
             except DagError as exc:
                 errors.append(msgspec.structs.replace(self._explain(exc), dag_id=dag.dag_id))
         if own is not None:
-            self._note_needing_runs(own.policies.needing_runs)
+            for said in own.policies.hook_errors():
+                what = f"{self._request.path}: {said}"
+                self._warnings.append(schema.FileError("warning", encodable(what[:LONGEST_WARNING])))
         return tuple(dags), tuple(errors)
-
-    def _note_needing_runs(self, found: dict[str, str]) -> None:
-        """Warn of hooks of task instances that cannot tell before there is a run where tries are to run."""
-        for source, problem in found.items():
-            what = (
-                f"{self._request.path}: the task_instance_mutation_hook of {source} changes no pool, queue or priority,"
-                f" because it raised an error when it was called without a run: {problem}"
-            )
-            self._warnings.append(schema.FileError("warning", encodable(what[:LONGEST_WARNING])))
 
     def _imported_from(self, dag: DAG) -> str:
         made_in = dag.importing_file.removeprefix(f"{self._folder}/")

@@ -305,7 +305,8 @@ def test_policies_plugins_and_listeners_beside_the_folder_take_effect(new_site):
 ROUTES = """
     def task_instance_mutation_hook(task_instance):
         if task_instance.try_number >= 1:
-            task_instance.pool, task_instance.queue, task_instance.priority_weight = "again", "retry_queue", 70
+            task_instance.pool, task_instance.queue = "again", "retry_queue"
+            task_instance.priority_weight += 69
 """
 FAILS_ONCE = """
     from airflow.sdk import dag, task
@@ -314,7 +315,7 @@ FAILS_ONCE = """
     def routed():
         @task(retries=1, retry_delay=0)
         def fails_once(ti=None):
-            print(f"try {ti.try_number} is in {ti.pool} and {ti.queue}")
+            print(f"try {ti.try_number} is in {ti.pool} and {ti.queue}, weighs {ti.priority_weight}")
             if ti.try_number == 1:
                 raise ValueError
 
@@ -350,7 +351,7 @@ def test_a_hook_of_task_instances_sends_a_retry_to_another_pool_and_queue(new_si
         tries = site.json("tasks", "list", "routed", "r", "--all-tries")
         assert [(one["pool"], one["queue"]) for one in tries] == [("default_pool", "default"), ("again", "retry_queue")]
         log = site.run("tasks", "logs", "routed", "r", "fails_once").stdout
-        assert "try 2 is in again and retry_queue" in log
+        assert "try 2 is in again and retry_queue, weighs 70" in log
 
         hook.write_text("def task_instance_mutation_hook(ti):\n    ti.queue = ti.run_id\n")
         warned = site.until(lambda: site.json("dags", "errors", "--warnings"), "the hook cannot be asked without a run")

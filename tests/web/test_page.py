@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import httpx
 import pytest
 import sqlalchemy as sa
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from sqlalchemy import Connection
 from starlette.requests import Request
 
@@ -29,7 +29,9 @@ from asynsched.health import Health, LoopHealth
 from asynsched.home import prepare_home
 from asynsched.queries import recent, why
 from asynsched.queries.context import QueryContext
+from asynsched.queries.dag_versions import Structure, read_structure
 from asynsched.queries.users import Issuer, create_token_of
+from asynsched.serialization.schema import SerializedRoute
 from asynsched.settings import CelerySettings, Settings, WebSettings
 from asynsched.store.engines.opening import open_database
 from asynsched.store.rows import as_new, as_struct
@@ -371,6 +373,22 @@ async def test_versions_of_the_code_are_compared(site: Site, monkeypatch: pytest
     ]  # fmt: skip
     same = (await site.client.get("/dags/report/code?version=1&against=1")).text
     assert "The code is the same" in same
+
+
+async def test_details_show_the_pools_and_queues_of_a_task_s_retries(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = tuple(SerializedRoute(pool=pool, queue=queue) for pool, queue in ("ax", "bx", "by"))
+
+    async def with_routes(context: QueryContext, dag_id: str) -> Structure:
+        found = await read_structure(context, dag_id)
+        tasks = [replace(task, pool="own", routes=routes * (task.task_id == "after")) for task in found.dag.tasks]
+        return found._replace(dag=replace(found.dag, tasks=tuple(tasks)))
+
+    monkeypatch.setattr(dag_pages, "read_structure", with_routes)
+    shown = (await site.client.get("/dags/fails/details")).text
+    assert "<td>a, then b</td><td>x, then y</td>" in shown
+    assert "<td>own</td><td>default</td>" in shown
 
 
 async def test_home_tells_how_each_loop_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,8 +206,10 @@ class TaskInstance(AsksElsewhere, Timed):
         self.max_tries = facts.max_tries
         self.is_mapped = facts.map_index >= 0
         self.operator = task.operator_name
-        self.pool = facts.pool or task.pool
-        self.queue = facts.queue or task.queue
+        route = facts.route or task
+        self.pool, self.pool_slots, self.queue = route.pool, route.pool_slots, route.queue
+        self.executor, self.executor_config = route.executor, route.executor_config
+        self.priority_weight = route.priority_weight
         self.rendered_map_index: str | None = None
         self.rendered_fields: str | None = None
         """JSON of the template fields, if a template was rendered in them."""

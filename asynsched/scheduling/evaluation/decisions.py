@@ -39,7 +39,7 @@ from asynsched.scheduling.rules.trigger_rule import evaluate, evaluate_setups, m
 from asynsched.scheduling.rules.try_end import EMPTY_TASK, after_try, retry_jitter_seed, tries_at_end
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import CallbackEvent
-from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
+from asynsched.states import FINISHED_TASK_STATES, PARKED_TASK_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.assets import AssetEventRow
 from asynsched.store.rows import check_name
@@ -174,10 +174,11 @@ def _change(
 
 
 def ready(task: ActiveTask, obstacle: Obstacle, now: datetime, **values: Any) -> TaskChange:
-    """Make a task instance wait for room."""
+    """Make a task instance wait for room: where the version says, unless its try goes on after a trigger."""
     if task.state is State.UP_FOR_RETRY:
         values["started_at"] = None
-    route = task.route_after(task.try_number)
+    # A deferred try keeps its route, whatever a later version says: it may have slots there.
+    route = task.route if task.state in PARKED_TASK_STATES else task.route_after(task.try_number)
     if route is not task.route:
         values |= {"route": route, "limits": None}
     return _change(task, State.SCHEDULED, obstacle(route), scheduled_at=now, **values)

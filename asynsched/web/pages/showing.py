@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
+from itertools import groupby
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -12,6 +13,8 @@ import msgspec
 import nh3
 from markdown_it import MarkdownIt
 from markupsafe import Markup
+
+from asynsched.serialization.schema import SerializedTask
 
 MOST_CHARACTERS = 100_000
 """Of a text within a page."""
@@ -161,6 +164,12 @@ def after_place(message: str, file: str) -> str:
     return rest if place.rstrip("0123456789").rstrip(":") == file else message
 
 
+def by_try(task: SerializedTask, name: str) -> str:
+    """Return the pool or the queue of a task; in the order of its tries, if a policy gives them several."""
+    values = [getattr(found, name) for found in task.routes or (task,)]
+    return ", then ".join(value for value, _ in groupby(values))
+
+
 def count(n: int, word: str) -> str:
     """Return a number with its noun."""
     return f"{n:,} {word}{'' if n == 1 else 's'}"
@@ -169,5 +178,5 @@ def count(n: int, word: str) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration, "state": state, "state_class": state_class, "markdown": markdown, "as_json": as_json,
     "shortened": shortened, "first_line": first_line, "run_name": run_name, "count": count, "plain": plain,
-    "after_place": after_place,
+    "after_place": after_place, "by_try": by_try,
 }  # fmt: skip

@@ -3,9 +3,11 @@
 import subprocess
 import sys
 import textwrap
+import threading
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import astuple
 
 from asynsched import Asset, AssetAlias, BashOperator, PartitionedAtRuntime, get_current_context, task
 from asynsched.airflow import installation
@@ -13,10 +15,11 @@ from asynsched.airflow.listeners import ListenerManager, hookimpl
 from asynsched.airflow.plugins_manager import Plugins
 from asynsched.airflow.policies import Policies, PolicyError
 from asynsched.airflow.policies import hookimpl as policy
-from asynsched.authoring import macros
+from asynsched.authoring import defaults, macros
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.running import execution
 from asynsched.errors import DagError
+from asynsched.protocol.messages import TryRoute
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SerializedRoute
 from tests.unit.authoring import one_task
@@ -141,20 +144,48 @@ def test_the_hook_of_task_instances_gives_each_try_of_a_task_its_route(hooked):
     assert routes_of(retries=1, queue="retry_queue") == ()
 
 
+CHANGES_ALL = """
+def task_instance_mutation_hook(ti, dag_run):
+    assert dag_run is ti.dag_run and ti.task.task_id == ti.task_id and ti.map_index == -1
+    ti.pool, ti.executor = "wide", "celery"
+    ti.pool_slots += 1 + ti.try_number
+    if not ti.try_number:
+        ti.executor_config["limits"]["mem"] = "1G"
+        ti.task.executor_config["limits"]["cpu"] = 2
+    ti.priority_weight += 10
+    ti.task.queue = "of a copy of the task"
+"""
+OWN_CONFIG = {"limits": {"mem": "9M"}}
+
+
 def test_the_hook_can_change_all_that_says_where_a_try_runs(hooked):
-    hooked(
-        "def task_instance_mutation_hook(ti, dag_run):\n"
-        "    assert (ti.dag_run, dag_run, ti.map_index, ti.task.task_id) == (None, None, -1, ti.task_id)\n"
-        "    ti.pool, ti.pool_slots, ti.executor = 'wide', 2 + ti.try_number, 'celery'\n"
-        "    if not ti.try_number: ti.executor_config['mem'] = '1G'\n"
-        "    ti.priority_weight += 10\n"
-        "    ti.task.queue = 'of a copy of the task'\n"
-    )
-    first, second = routes_of(retries=0)
-    assert first == SerializedRoute("wide", 2, "default", "celery", {"mem": "1G"}, 1 + 5 + 10)
-    assert (second.pool_slots, second.executor_config) == (3, {})
-    weighed, *_ = routes_of(weight_rule="absolute")
+    hooked(CHANGES_ALL)
+    first, second = routes_of(retries=0, executor_config={"limits": {}})
+    assert first == SerializedRoute("wide", 2, "default", "celery", {"limits": {"mem": "1G", "cpu": 2}}, 1 + 5 + 10)
+    assert (second.pool_slots, second.executor_config) == (3, {"limits": {}})
+    weighed, *_ = routes_of(weight_rule="absolute", executor_config={"limits": {}})
     assert weighed.priority_weight == 1 + 10
+
+
+def test_what_the_hook_does_to_an_executor_config_stays_in_its_route(hooked):
+    hooked(CHANGES_ALL)
+    config = {"limits": {"mem": "9M"}}
+    with DAG("d", auto_register=False, default_args={"executor_config": config}) as dag:
+        BashOperator.partial(task_id="mapped").expand(bash_command=["true"])
+        BashOperator(task_id="single", bash_command="true")
+    tasks = serialize_dag(dag).tasks
+    assert [task.executor_config for task in tasks] == [OWN_CONFIG] * 2
+    assert [task.routes[1].executor_config for task in tasks] == [OWN_CONFIG] * 2
+    assert config == OWN_CONFIG
+
+
+@pytest.mark.filterwarnings("ignore::asynsched.errors.NoEffectWarning")
+def test_an_executor_config_that_cannot_be_copied_is_left_to_the_hook_as_it_is(hooked, monkeypatch):
+    monkeypatch.setattr(defaults, "runs_on_this_machine", True)
+    hooked("def task_instance_mutation_hook(ti): ti.queue, ti.executor_config['own'] = 'other', 1")
+    config = {"lock": threading.Lock()}
+    [route] = routes_of(executor_config=config)
+    assert (route.queue, list(config)) == ("other", ["lock"])
 
 
 def test_a_pool_that_is_no_name_is_an_error_of_the_dag(hooked):
@@ -166,23 +197,48 @@ def test_a_pool_that_is_no_name_is_an_error_of_the_dag(hooked):
 def test_a_hook_that_needs_a_run_leaves_tasks_their_own_routes_and_is_noted(hooked):
     policies = hooked("def task_instance_mutation_hook(ti): ti.queue = ti.run_id.split('_')[0]")
     assert routes_of(retries=2) == ()
-    [(source, problem)] = policies.needing_runs.items()
-    assert source.endswith("airflow_local_settings.py")
-    assert problem.startswith("DAG 'd', task 'first': AttributeError: run_id is not known yet")
+    [said] = policies.hook_errors()
+    assert "airflow_local_settings.py raised an error when" in said
+    assert "for DAG 'd', task 'first' (try_number 0) and 1 more, whose tries keep the task's own pool" in said
+    assert said.endswith("AttributeError: run_id is not known yet: the file is parsed before there is a run")
 
 
-def test_a_try_shows_the_queue_that_it_has_whatever_the_hook_says_there(hooked):
-    hooked("def task_instance_mutation_hook(ti): ti.note = ti.queue = f'of {ti.queue}'")
+def test_a_mistake_in_a_hook_is_told_with_the_try_for_which_it_was_called(hooked):
+    policies = hooked("def task_instance_mutation_hook(ti): ti.queue = ('a', 'b')[ti.try_number]")
+    assert routes_of(retries=1) == ()
+    [said] = policies.hook_errors()
+    assert "for DAG 'd', task 'first' (try_number 2), whose" in said
+    assert said.endswith(": IndexError: tuple index out of range")
 
-    @task
+
+def test_a_try_shows_where_it_runs_whatever_the_hook_says_there(hooked):
+    hooked(CHANGES_ALL.replace("not ti.try_number", "True") + "    ti.note = ti.queue = f'of {ti.queue}'\n")
+
+    @task(executor_config=OWN_CONFIG, priority_weight=3)
     def tells():
         ti = get_current_context()["ti"]
-        return ti.queue, ti.pool, ti.note
+        return ti.pool, ti.pool_slots, ti.queue, ti.executor, ti.executor_config, ti.priority_weight, ti.note
 
     with DAG("d", auto_register=False) as dag:
         tells()
-    told = one_task.run(dag.get_task("tells"), pool="a pool", queue="a queue")
-    assert told.value == ("a queue", "a pool", "of a queue")
+    route = TryRoute("a pool", 2, "a queue", None, {"limits": {"mem": "1G"}}, 16)
+    told = one_task.run(dag.get_task("tells"), route=route)
+    assert told.value == (*astuple(route), "of a queue")
+
+
+def test_the_hook_finds_the_file_s_own_objects_in_an_executor_config_of_a_try_too(hooked):
+    hooked("def task_instance_mutation_hook(ti): ti.note = ti.executor_config['pod_override'].name")
+
+    @task(executor_config={"pod_override": SimpleNamespace(name="of the file")})
+    def tells():
+        ti = get_current_context()["ti"]
+        return ti.note, ti.executor_config
+
+    with DAG("d", auto_register=False) as dag:
+        tells()
+    written = {"pod_override": {"name": "in JSON"}}
+    told = one_task.run(dag.get_task("tells"), route=TryRoute("default_pool", 1, "default", None, written, 1))
+    assert told.value == ("of the file", written)
 
 
 def test_a_policy_file_that_cannot_be_imported_is_an_error_that_names_it(tmp_path):

@@ -1,4 +1,4 @@
-"""Loading DAG versions."""
+"""Loading DAG versions, and the task instances of runs."""
 
 import asyncio
 import threading
@@ -8,16 +8,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from asynsched.errors import NotFound, SerializationError
-from asynsched.protocol.messages import SourceRef
+from asynsched.protocol.messages import Deferral, SourceRef, TriggerOutcome
 from asynsched.scheduling import loading
+from asynsched.scheduling.evaluation.changes import StoredDeferral
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
-from asynsched.scheduling.loading import VersionCache
-from asynsched.serialization.schema import SerializedDag
+from asynsched.scheduling.loading import VersionCache, active_tasks
+from asynsched.serialization.schema import SerializedDag, SerializedRoute
+from asynsched.states import COUNTED_TASK_STATES, DagRunState
 from asynsched.store.dags.dags import add_versions, put_sources
 from asynsched.store.engines.opening import open_inline
-from asynsched.store.schema import DagVersionRow
+from asynsched.store.schema import DagVersionRow, TaskInstanceRow
 from tests.support.flaky_database import FlakyDatabase
-from tests.support.runs import NOON, task
+from tests.support.runs import NOON, evaluation, granted, run_of, task
 
 
 @pytest.fixture
@@ -98,3 +100,46 @@ async def test_a_scheduler_writes_sources_again_that_a_power_cut_has_spoilt(data
     await VersionCache(database, tmp_path, tmp_path / "dags").get(version_id)
     assert source.read_text() == "x = 1"
     assert source.stat().st_mode & 0o777 == 0o600
+
+
+OWN = {"pool": "before", "pool_slots": 2, "queue": "slow", "executor": "other", "priority_weight": 40}
+"""The route of a try that the run's version before gave it."""
+
+
+def loaded(state, try_number=1, **fields):
+    """Return a task instance as a run on another version loads it."""
+    config = {"mem": "1G"}
+    routes = (SerializedRoute(pool="first", executor_config=config), SerializedRoute(pool="again"))
+    run = run_of([task("routed", pool="own", routes=routes)])
+    row = TaskInstanceRow(
+        dag_run_id=run.id, task_id="routed", state=state, try_number=try_number, token="token", **OWN, **fields
+    )
+    [found] = active_tasks(run, [row])
+    return found
+
+
+@pytest.mark.parametrize("state", sorted(COUNTED_TASK_STATES))
+def test_a_loaded_try_holds_the_slots_of_its_row_whatever_its_version_says_now(state):
+    route = loaded(state, 1 if state in ("queued", "running", "restarting") else 0).route._asdict()
+    assert route == {**OWN, "executor_config": {"mem": "1G"}}, "which rows do not have"
+
+
+@pytest.mark.parametrize(
+    ("state", "try_number", "pool"),
+    [(None, 0, "first"), (None, 1, "again"), ("scheduled", 0, "first"), ("up_for_reschedule", 0, "first")],
+)
+def test_a_loaded_task_instance_that_holds_no_slots_is_routed_by_its_version(state, try_number, pool):
+    assert loaded(state, try_number).route.pool == pool
+
+
+def test_a_loaded_deferred_try_goes_on_where_it_was_and_gives_its_slots_back_there():
+    deferral = msgspec.json.encode(StoredDeferral(Deferral("module.Trigger", {}, "go_on"))).decode()
+    found = loaded("deferred", 0, deferral=deferral)
+    run, engine = found.run, evaluation(pools={"before": 2, "first": 1}, executors={"local": 9, "other": 1})
+    run.state = run.stored_state = DagRunState.RUNNING
+    engine.resume_run(run, [found], NOON)
+    pools = engine.ready.pools
+    assert (pools["before"].deferred, pools["before"].used) == (2, 0)
+    engine.trigger_fired(TriggerOutcome("token", "event"), NOON)
+    assert [one.route.pool for one in granted(engine)] == ["before"]
+    assert {name: (pool.deferred, pool.used) for name, pool in pools.items()} == {"before": (0, 2), "first": (0, 0)}

@@ -165,7 +165,7 @@ def test_a_retry_whose_route_names_no_pool_says_so():
 
 def test_a_retry_is_launched_and_stored_by_its_route_with_its_earlier_try():
     config = {"mem": "4G"}
-    slow = {"queue": "slow", "executor": "other", "executor_config": config, "priority_weight": 40}
+    slow = {"queue": "slow", "pool_slots": 2, "executor": "other", "executor_config": config, "priority_weight": 40}
     run = run_of([routed({}, slow, priority_weight=2)])
     engine = started(run, executors={"local": 9, "other": 1})
     found = run.instance("routed")
@@ -176,7 +176,7 @@ def test_a_retry_is_launched_and_stored_by_its_route_with_its_earlier_try():
     assert (earlier.queue, earlier.executor, earlier.priority_weight) == ("default", None, 2)
     assert granted_keys(engine)
     launch = task_launch(found, 1)
-    assert (launch.queue, launch.executor, launch.priority_weight) == ("slow", "other", 40)
+    assert (launch.queue, launch.pool_slots, launch.executor, launch.priority_weight) == ("slow", 2, "other", 40)
     assert launch.executor_config == config
     assert [limit.name for limit in engine.ready.limits_of(found) if limit.used and "other" in limit.name]
     [(_, row)] = engine.pending.task_rows()
