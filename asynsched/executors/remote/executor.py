@@ -224,6 +224,7 @@ class RemoteExecutor(Executor):
             if self._is_draining:
                 self._over(self._end_of(launch.token, GivenUp(STOPPED, "interrupted")))
             else:
+                self._to_forget.discard(launch.token)  # its end is awaited again: the next look finds it
                 self._tries[launch.token] = _Try(launch, self._clock.monotonic(), secret=new_token() + new_token())
                 self._new[launch.token] = None
         self._wakeup.set()
@@ -274,6 +275,9 @@ class RemoteExecutor(Executor):
         for row in rows:
             if row.state == ENDED:
                 ended.add(row.token)
+                # An end that was reported before its run was known here was acknowledged, and stored nowhere.
+                self._reported.discard(row.token)
+                self._to_forget.discard(row.token)
             elif row.started is not None:
                 running.add(row.token)
             else:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,6 +185,22 @@ def job_of(executor: RemoteExecutor, token: str) -> Job:
     return executor._job(executor._tries[token])
 
 
+async def look_rarely(executor: RemoteExecutor) -> None:
+    """Let the executor look at its tries no more of itself."""
+    await eventually(lambda: executor._looked_at is not None, "it has looked once")
+    executor._interval = timedelta(hours=1)
+
+
+async def end_one(far: Any) -> list[Started | Ended]:
+    """Launch the try `one`, and store its start and its end as its worker's; return these."""
+    await far.executor.launch([launch_of("one")])
+    await eventually(lambda: far.engine.jobs, "it was submitted")
+    proof, events = far.engine.jobs[0].ticket.proof, [Started("one", NOW, 1), Ended("one", "success", NOW, NOW)]
+    await far.database.write(claim_ticket, proof, **LIFE)
+    await far.database.write(report_try, proof, *events)
+    return events
+
+
 async def states(database) -> list[str]:
     return list(await database.read(lambda conn: conn.scalars(sa.select(ticket.c.state)).all()))
 
@@ -251,6 +268,20 @@ async def test_what_a_worker_reports_to_this_scheduler_is_heard_at_once_and_only
     began, ended = Started("one", NOW, 1), Ended("one", "success", NOW, NOW)
     far.executor.look([Ended("of another executor", "success", NOW), began, began, ended, ended])
     assert far.reports == [began, ended]
+
+
+async def test_an_end_that_was_acknowledged_is_reported_again_while_it_is_awaited(far):
+    await look_rarely(far.executor)
+    began, ended = await end_one(far)
+    far.executor.look([began, ended])
+    await far.executor.acknowledge(["one"])
+    # A scheduler that has no end of a try launches it again.
+    await far.executor.launch([launch_of("one")])
+    far.executor.look()
+    await eventually(lambda: far.reports[2:] == [began, ended], "it is heard again")
+    await far.executor.acknowledge(["one"])
+    assert (await far.executor.adopt([1])).ended == {"one"}
+    assert far.reports[4:] == [ended]
 
 
 async def test_an_engine_that_is_away_gets_the_same_tickets_later(far):
