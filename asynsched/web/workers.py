@@ -24,11 +24,12 @@ from asynsched.airflow.installation import options_of_processes
 from asynsched.bell import Hint
 from asynsched.channels import TaskReady
 from asynsched.errors import StoreUnavailable, TicketRefused
+from asynsched.executors.base import TryEvent
 from asynsched.executors.log_stores import LogStore
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.executors.warm_workers import WarmWorkers
 from asynsched.protocol.frames import MAX_FRAME_BYTES
-from asynsched.protocol.messages import Ended, Launch, Reply, Started
+from asynsched.protocol.messages import Ended, Launch, Reply
 from asynsched.protocol.worker_messages import (
     MOST_LOG_BYTES,
     MOST_RENEWALS,
@@ -70,9 +71,11 @@ class WorkerDesk(Struct, frozen=True):
     """The parts of a scheduler that answer workers.
 
     Attributes:
+        scheduler_id: Its own, which it is announced with what it stores, so that it does not hear of that twice.
         answerer: Answers the requests of tries.
         logs: Keeps the logs.
-        tell: Tells this process's executor which starts and ends of tries are stored.
+        tell: Tells this process's executor which starts and ends of tries are stored; without any, that it is to read
+            the database.
         launch_of: Returns the launch of a try by its token; None: another scheduler has launched it.
         database: The scheduler's own: writes of workers and of the scheduler share commits.
         warm: Workers that wait for another ticket.
@@ -81,7 +84,7 @@ class WorkerDesk(Struct, frozen=True):
     scheduler_id: str
     answerer: RequestAnswerer
     logs: LogStore
-    tell: Callable[..., None]
+    tell: Callable[[tuple[TryEvent, ...]], None]
     launch_of: Callable[[str], Launch | None]
     database: Database
     warm: WarmWorkers
@@ -160,7 +163,7 @@ class WorkerApi:
             raise StoreUnavailable(f"The database has not answered within {ANSWER_SECONDS:g} s") from exc
 
     async def _report(self, report: Report) -> None:
-        events = (report.event,) if report.started is None else (report.started, report.event)
+        events: tuple[TryEvent, ...] = (report.event,) if report.started is None else (report.started, report.event)
         if any(event.token != report.proof.token for event in events):
             raise Invalid(("body", "event"), "it is of another try")
         is_last = report.stays_warm and isinstance(report.event, Ended)
@@ -170,7 +173,7 @@ class WorkerApi:
             # Before the scheduler hears of the end, and submits what waits for it.
             self._desk.warm.stay(Ticket.of(last, report.proof.secret))
         # Of a report that is repeated, the first answer was lost, and perhaps its news.
-        self._desk.tell(*(events if is_news else ()))
+        self._desk.tell(events if is_news else ())
 
     async def _next(self, proof: Proof) -> Following:
         return Following(await self._desk.warm.next(proof))
@@ -235,7 +238,7 @@ def _start_of(request: Request) -> int:
     return int(given)
 
 
-def _store_report(conn: Connection, proof: Proof, events: Sequence[Started | Ended], origin: str) -> bool:
+def _store_report(conn: Connection, proof: Proof, events: Sequence[TryEvent], origin: str) -> bool:
     """Store what a worker reports of a try, and notify the scheduler of its run. Returns whether it is news.
 
     Args:

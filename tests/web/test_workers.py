@@ -76,7 +76,7 @@ async def desk(filled, tmp_path):
     parts = SimpleNamespace(
         scheduler_id="me", launch_of=known_here.get,
         answerer=RequestAnswerer(database, Clock()), logs=FolderLogs(settings.home_path / LOGS),
-        tell=lambda *events: told.append(events), database=database, warm=WarmWorkers(Clock(), 60.0, 10),
+        tell=told.append, database=database, warm=WarmWorkers(Clock(), 60.0, 10),
     )  # fmt: skip
     not_asked: Any = None  # workers are answered from the scheduler's own database
     app = make_app(QueryContext(not_asked, settings.home_path, settings, Clock()), Known(), parts)

@@ -242,14 +242,15 @@ class RemoteExecutor(Executor):
         if len(self._to_forget) >= MOST_NOTED:
             self._wakeup.set()
 
-    def look(self, events: Sequence[TryEvent] = ()) -> None:
+    def look(self) -> None:
+        self._may_have_news = True
+        self._wakeup.set()
+
+    def hear(self, events: Sequence[TryEvent]) -> None:
         for event in events:
             # The others are of another executor or scheduler, or of a run that is being taken over: `adopt` reads them.
             if event.token in self._tries:
                 self._hear(event)
-        if not events:
-            self._may_have_news = True
-            self._wakeup.set()
 
     async def drain(self, deadline: datetime) -> None:
         """Submit no more; what workers run goes on, and the next scheduler of its run adopts it."""

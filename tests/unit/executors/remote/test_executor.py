@@ -266,14 +266,14 @@ async def test_what_a_worker_reports_to_this_scheduler_is_heard_at_once_and_only
     await far.executor.launch([launch_of("one")])
     await eventually(lambda: far.engine.jobs, "it was submitted")
     began, ended = Started("one", NOW, 1), Ended("one", "success", NOW, NOW)
-    far.executor.look([Ended("of another executor", "success", NOW), began, began, ended, ended])
+    far.executor.hear([Ended("of another executor", "success", NOW), began, began, ended, ended])
     assert far.reports == [began, ended]
 
 
 async def test_an_end_that_was_acknowledged_is_reported_again_while_it_is_awaited(far):
     await look_rarely(far.executor)
     began, ended = await end_one(far)
-    far.executor.look([began, ended])
+    far.executor.hear([began, ended])
     await far.executor.acknowledge(["one"])
     # A scheduler that has no end of a try launches it again.
     await far.executor.launch([launch_of("one")])
