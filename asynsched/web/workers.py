@@ -137,14 +137,18 @@ class WorkerApi:
         launch = self._desk.launch_of(claim.proof.token)
         if launch is None:
             launch = _launch(await self._database.read_at_once(find_ticket, claim.proof))
-        size = await run_sync(self._desk.logs.size, launch.log_path)
         if (terms := self._terms) is None:
             terms = self._terms = await run_sync(_terms, self._settings)
-        claimed = await self._database.write(
-            claim_ticket, claim.proof, worker=claim.worker, boot=claim.boot, terms=terms, log_start=size
-        )
+        try:
+            claimed = await self._store_claim(claim, terms, launch.log_path)
+        except _OtherLog as exc:
+            claimed = await self._store_claim(claim, terms, exc.path)
         self._desk.warm.note_claim(claim.proof.token)
-        return Claimed(_launch(claimed), terms, end=claimed.kill_reason)
+        return claimed
+
+    async def _store_claim(self, claim: Claim, terms: WorkerTerms, log_path: str) -> Claimed:
+        log_start = await run_sync(self._desk.logs.size, log_path)
+        return await self._database.write(_store_claim, claim, terms, log_path, log_start)
 
     async def _renew(self, renew: Renew) -> Renewed:
         if len(renew.proofs) > MOST_RENEWALS:
@@ -238,14 +242,41 @@ def _start_of(request: Request) -> int:
     return int(given)
 
 
+class _OtherLog(Exception):
+    """The ticket of a try names another log."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def _store_claim(conn: Connection, claim: Claim, terms: WorkerTerms, log_path: str, log_start: int) -> Claimed:
+    """Claim a try for a worker.
+
+    Args:
+        log_start: Where its log begins in the file `log_path`.
+
+    Raises:
+        _OtherLog: Its ticket, perhaps of an earlier version, names another file. Nothing is claimed.
+    """
+    found = claim_ticket(conn, claim.proof, worker=claim.worker, boot=claim.boot, terms=terms, log_start=log_start)
+    launch = _launch(found)
+    if launch.log_path != log_path:
+        raise _OtherLog(launch.log_path)
+    return Claimed(launch, terms, end=found.kill_reason)
+
+
 def _store_report(conn: Connection, proof: Proof, events: Sequence[TryEvent], origin: str) -> bool:
     """Store what a worker reports of a try, and notify the scheduler of its run. Returns whether it is news.
+
+    A report is repeated if its answer was lost, perhaps with the scheduler that has stored it: the one of its run may
+    not have heard of it.
 
     Args:
         origin: The scheduler that stores it, which is told in its own process.
     """
     is_news = report_try(conn, proof, *events)
-    if is_news:
+    if is_news or find_ticket(conn, proof).has_news:
         notify(conn, Hint("try", origin=origin))
     return is_news
 
