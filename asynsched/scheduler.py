@@ -359,7 +359,7 @@ class Scheduler:
         logs = FolderLogs(self.settings.home_path / LOGS)
         return WorkerDesk(
             self.scheduler_id, services.executor_client.answerer, logs,
-            tell=lambda *events: self.channels.ready.put_nowait(TriesReported(events)),
+            tell=lambda events: self.channels.ready.put_nowait(TriesReported(events)),
             launch_of=services.executor_client.launch_of, database=self._database, warm=services.warm,
         )  # fmt: skip
 

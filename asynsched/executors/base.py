@@ -157,12 +157,15 @@ class Executor(ABC):
         """Tokens of tries that go on after `drain` and `close`: the next scheduler of their runs adopts them."""
         return ()
 
-    def look(self, events: Sequence[TryEvent] = ()) -> None:  # noqa: B027 - optional: few have workers elsewhere
-        """Take starts and ends of tries that workers have reported, and that are stored. Never blocks.
+    def look(self) -> None:  # noqa: B027 - optional: few have workers elsewhere
+        """Read the database soon: workers may have reported starts or ends of tries. Never blocks."""
 
-        Args:
-            events: Of any tries, also of others' ones; empty: the database has some.
+    def hear(self, events: Sequence[TryEvent]) -> None:
+        """Take starts and ends that a worker has reported to this scheduler, of any tries, and that are stored.
+
+        An executor that does not override this reads them from the database. Never blocks.
         """
+        self.look()
 
     def hurry(self) -> None:  # noqa: B027 - optional: not every executor gives tries time to end themselves
         """Kill tries at once from now on, without time to end themselves, because a user waits."""

@@ -4,7 +4,7 @@ Users know it as the executor heartbeat: Airflow's `Executor.heartbeat()` starts
 others. Here messages wake it, and nothing beats.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 import anyio
@@ -116,7 +116,7 @@ class ExecutorClient(Service):
                 case TryUnwanted():
                     unwanted.append(message)
                 case TriesReported(events):
-                    executor.look(events)
+                    _tell(executor, events)
         if launches:
             self._next_launches.set()
             self._next_launches = anyio.Event()
@@ -127,3 +127,11 @@ class ExecutorClient(Service):
                 self._launched.pop(token, None)
         for message in unwanted:
             await executor.kill(message.token, message.reason)
+
+
+def _tell(executor: Executor, events: Sequence[TryEvent]) -> None:
+    """Pass on what a worker has reported here, or that the database has news."""
+    if events:
+        executor.hear(events)
+    else:
+        executor.look()

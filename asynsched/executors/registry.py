@@ -140,9 +140,13 @@ class SeveralExecutors(Executor):
     def kept(self) -> Collection[str]:
         return frozenset(token for executor in self._executors.values() for token in executor.kept)
 
-    def look(self, events: Sequence[TryEvent] = ()) -> None:
+    def look(self) -> None:
         for executor in self._executors.values():
-            executor.look(events)
+            executor.look()
+
+    def hear(self, events: Sequence[TryEvent]) -> None:
+        for executor in self._executors.values():
+            executor.hear(events)
 
     def hurry(self) -> None:
         for executor in self._executors.values():

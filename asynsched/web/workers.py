@@ -24,11 +24,12 @@ from asynsched.airflow.installation import options_of_processes
 from asynsched.bell import Hint
 from asynsched.channels import TaskReady
 from asynsched.errors import StoreUnavailable, TicketRefused
+from asynsched.executors.base import TryEvent
 from asynsched.executors.log_stores import LogStore
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.executors.warm_workers import WarmWorkers
 from asynsched.protocol.frames import MAX_FRAME_BYTES
-from asynsched.protocol.messages import Ended, Launch, Reply, Started
+from asynsched.protocol.messages import Ended, Launch, Reply
 from asynsched.protocol.worker_messages import (
     MOST_LOG_BYTES,
     MOST_RENEWALS,
@@ -70,9 +71,11 @@ class WorkerDesk(Struct, frozen=True):
     """The parts of a scheduler that answer workers.
 
     Attributes:
+        scheduler_id: Its own, which it is announced with what it stores, so that it does not hear of that twice.
         answerer: Answers the requests of tries.
         logs: Keeps the logs.
-        tell: Tells this process's executor which starts and ends of tries are stored.
+        tell: Tells this process's executor which starts and ends of tries are stored; without any, that it is to read
+            the database.
         launch_of: Returns the launch of a try by its token; None: another scheduler has launched it.
         database: The scheduler's own: writes of workers and of the scheduler share commits.
         warm: Workers that wait for another ticket.
@@ -81,7 +84,7 @@ class WorkerDesk(Struct, frozen=True):
     scheduler_id: str
     answerer: RequestAnswerer
     logs: LogStore
-    tell: Callable[..., None]
+    tell: Callable[[tuple[TryEvent, ...]], None]
     launch_of: Callable[[str], Launch | None]
     database: Database
     warm: WarmWorkers
@@ -134,14 +137,18 @@ class WorkerApi:
         launch = self._desk.launch_of(claim.proof.token)
         if launch is None:
             launch = _launch(await self._database.read_at_once(find_ticket, claim.proof))
-        size = await run_sync(self._desk.logs.size, launch.log_path)
         if (terms := self._terms) is None:
             terms = self._terms = await run_sync(_terms, self._settings)
-        claimed = await self._database.write(
-            claim_ticket, claim.proof, worker=claim.worker, boot=claim.boot, terms=terms, log_start=size
-        )
+        try:
+            claimed = await self._store_claim(claim, terms, launch.log_path)
+        except _OtherLog as exc:
+            claimed = await self._store_claim(claim, terms, exc.path)
         self._desk.warm.note_claim(claim.proof.token)
-        return Claimed(_launch(claimed), terms, end=claimed.kill_reason)
+        return claimed
+
+    async def _store_claim(self, claim: Claim, terms: WorkerTerms, log_path: str) -> Claimed:
+        log_start = await run_sync(self._desk.logs.size, log_path)
+        return await self._database.write(_store_claim, claim, terms, log_path, log_start)
 
     async def _renew(self, renew: Renew) -> Renewed:
         if len(renew.proofs) > MOST_RENEWALS:
@@ -160,7 +167,7 @@ class WorkerApi:
             raise StoreUnavailable(f"The database has not answered within {ANSWER_SECONDS:g} s") from exc
 
     async def _report(self, report: Report) -> None:
-        events = (report.event,) if report.started is None else (report.started, report.event)
+        events: tuple[TryEvent, ...] = (report.event,) if report.started is None else (report.started, report.event)
         if any(event.token != report.proof.token for event in events):
             raise Invalid(("body", "event"), "it is of another try")
         is_last = report.stays_warm and isinstance(report.event, Ended)
@@ -170,7 +177,7 @@ class WorkerApi:
             # Before the scheduler hears of the end, and submits what waits for it.
             self._desk.warm.stay(Ticket.of(last, report.proof.secret))
         # Of a report that is repeated, the first answer was lost, and perhaps its news.
-        self._desk.tell(*(events if is_news else ()))
+        self._desk.tell(events if is_news else ())
 
     async def _next(self, proof: Proof) -> Following:
         return Following(await self._desk.warm.next(proof))
@@ -235,14 +242,41 @@ def _start_of(request: Request) -> int:
     return int(given)
 
 
-def _store_report(conn: Connection, proof: Proof, events: Sequence[Started | Ended], origin: str) -> bool:
+class _OtherLog(Exception):
+    """The ticket of a try names another log."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def _store_claim(conn: Connection, claim: Claim, terms: WorkerTerms, log_path: str, log_start: int) -> Claimed:
+    """Claim a try for a worker.
+
+    Args:
+        log_start: Where its log begins in the file `log_path`.
+
+    Raises:
+        _OtherLog: Its ticket, perhaps of an earlier version, names another file. Nothing is claimed.
+    """
+    found = claim_ticket(conn, claim.proof, worker=claim.worker, boot=claim.boot, terms=terms, log_start=log_start)
+    launch = _launch(found)
+    if launch.log_path != log_path:
+        raise _OtherLog(launch.log_path)
+    return Claimed(launch, terms, end=found.kill_reason)
+
+
+def _store_report(conn: Connection, proof: Proof, events: Sequence[TryEvent], origin: str) -> bool:
     """Store what a worker reports of a try, and notify the scheduler of its run. Returns whether it is news.
+
+    A report is repeated if its answer was lost, perhaps with the scheduler that has stored it: the one of its run may
+    not have heard of it.
 
     Args:
         origin: The scheduler that stores it, which is told in its own process.
     """
     is_news = report_try(conn, proof, *events)
-    if is_news:
+    if is_news or find_ticket(conn, proof).has_news:
         notify(conn, Hint("try", origin=origin))
     return is_news
 

@@ -114,12 +114,14 @@ class _Claim:
         over: Set once nothing of the claim is under way any more.
         outcome: Of the ticket; None: its try is claimed.
         hashes: Of the sources of the try, once they are known.
+        log_path: Of the log of the try, once it is known.
         unwanted: Not empty: why the try is to end as soon as it is claimed.
     """
 
     over: anyio.Event = field(default_factory=anyio.Event)
     outcome: Outcome | None = None
     hashes: tuple[str, ...] = ()
+    log_path: str = ""
     unwanted: str = ""
 
 
@@ -377,26 +379,37 @@ class Agent:
         with anyio.fail_after(CLAIM_SECONDS):
             claimed, lease_end = await self._schedulers.insist(partial(self._claim, ticket), self._claims_end)
         claim.hashes = tuple(ref.content_hash for ref in claimed.launch.code.sources)
-        held = await run_sync(self._take, ticket, claimed, claim.hashes)
-        held.granted_until = lease_end
+        claim.log_path = claimed.launch.log_path
+        while self._is_clearing(claim.log_path):
+            await self._has_changed.wait()
+        kept, missing, is_kept = await run_sync(self._take, ticket, claimed, claim.hashes)
+        held = self._try_of(kept, claimed.terms)
+        held.hashes, held.missing, held.is_kept, held.granted_until = claim.hashes, missing, is_kept, lease_end
         held.unwanted, held.cause = (claimed.end, "machine") if claimed.end else (claim.unwanted, "task")
         self._tries[ticket.token] = held
         return held, claimed
 
-    def _take(self, ticket: Ticket, claimed: Claimed, hashes: tuple[str, ...]) -> _Try:
-        """Return a claimed try, and keep what its claim has said, if nothing is left to fetch. Blocks; raises OSError.
+    def _take(
+        self, ticket: Ticket, claimed: Claimed, hashes: tuple[str, ...]
+    ) -> tuple[KeptTicket, Sequence[str], bool]:
+        """Return the ticket of a claimed try with what its claim has said, and the sources that it is to fetch.
 
-        All of it is one call because the way to a thread and back costs more than what is done there.
+        If nothing is left to fetch, the ticket is kept; whether it is comes last. Blocks; raises OSError. All of it is
+        one call because the way to a thread and back costs more than what is done there.
         """
         launch, terms = claimed.launch, claimed.terms
         kept = KeptTicket(ticket, launch.log_path, size_of(self._home / LOGS / launch.log_path), terms)
-        held = self._try_of(kept, terms)
-        held.hashes, held.missing = hashes, self._sources.missing(hashes)
-        if not held.missing and not terms.has_files:
+        missing = self._sources.missing(hashes)
+        is_kept = False
+        if not missing and not terms.has_files:
             with suppress(OSError):  # it is tried again, and then the try ends
                 self._folder.keep(kept)
-                held.is_kept = True
-        return held
+                is_kept = True
+        return kept, missing, is_kept
+
+    def _is_clearing(self, log_path: str) -> bool:
+        """Whether a try that wrote this log is being forgotten, and perhaps its log is removed."""
+        return any(one.outcome is not None and one.log.path == log_path for one in self._tries.values())
 
     async def _claim(self, ticket: Ticket) -> tuple[Claimed, float]:
         """Claim a try; return the answer, and when its lease ends. Raises Refused, and Unreachable."""
@@ -723,15 +736,22 @@ class Agent:
         text = f"{ended.state}: {ended.reason}" if ended.reason else ended.state
         held.outcome = Outcome("failed" if ended.state == "failed" else "done", text)
         self._notify()  # its engine may give its slot to another try meanwhile
-        # A callback that has begun again, while this attempt had not ended yet, writes the same log.
-        going_on = (one for one in self._tries.values() if one.outcome is None)
-        has_own_log = all(one.log.path != held.log.path for one in going_on)
+        has_own_log = not self._is_log_in_use(held.log.path)
         await run_sync(partial(self._clear, held, is_log_wanted=is_log_wanted, has_own_log=has_own_log))
         if self._executor is not None:
             await self._executor.acknowledge([token])
         self._bundles.release(token)
         del self._tries[token]
         self._notify()
+
+    def _is_log_in_use(self, path: str) -> bool:
+        """Whether a try that goes on, or is being claimed, writes this log.
+
+        It may be the next process of a try, such as after a deferral, or a callback that has begun again while an
+        attempt had not ended yet.
+        """
+        going_on = [one.log.path for one in self._tries.values() if one.outcome is None]
+        return path in going_on or any(claim.log_path == path for claim in self._claiming.values())
 
     async def _send_log(self, held: _Try) -> bool:
         """Send the rest of a try's log. Returns False if no scheduler wants it."""

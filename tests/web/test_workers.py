@@ -9,8 +9,10 @@ import httpx
 import msgspec
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import update
 
+from asynsched.bell import Hint
 from asynsched.clock import Clock, new_token
 from asynsched.errors import NotFound
 from asynsched.executors.log_stores import MOST_FILLER, FolderLogs
@@ -42,7 +44,7 @@ from asynsched.store.engines.sqlite_connection import BUSY_TIMEOUT_SECONDS
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.schema import dag_run, ticket
 from asynsched.store.secrets import get_variable
-from asynsched.store.tickets import add_tickets, digest_of_secret, tickets_of_runs
+from asynsched.store.tickets import add_tickets, digest_of_secret, drop_news, tickets_of_runs
 from asynsched.web import workers
 from asynsched.web.app import make_app
 from asynsched.web.workers import LONGEST_PROOF, MOST_BYTES
@@ -76,7 +78,7 @@ async def desk(filled, tmp_path):
     parts = SimpleNamespace(
         scheduler_id="me", launch_of=known_here.get,
         answerer=RequestAnswerer(database, Clock()), logs=FolderLogs(settings.home_path / LOGS),
-        tell=lambda *events: told.append(events), database=database, warm=WarmWorkers(Clock(), 60.0, 10),
+        tell=told.append, database=database, warm=WarmWorkers(Clock(), 60.0, 10),
     )  # fmt: skip
     not_asked: Any = None  # workers are answered from the scheduler's own database
     app = make_app(QueryContext(not_asked, settings.home_path, settings, Clock()), Known(), parts)
@@ -123,7 +125,7 @@ async def desk(filled, tmp_path):
         yield SimpleNamespace(
             one=proofs[0], two=proofs[1], send=send, log=log, file=file, row=row, told=told, code=code,
             home=settings.home_path, settings=settings, database=database, warm=parts.warm,
-            client=client, app=app,
+            client=client, app=app, known_here=known_here,
         )  # fmt: skip
     await database.close()
 
@@ -179,6 +181,26 @@ async def test_a_home_without_what_came_before_a_try_takes_its_log_all_the_same(
         log = file.read_bytes()
         assert log[n_before:] == b"first line\nsecond line\n"
         assert (log[:4], log[n_before - 1 : n_before]) == (b"*** ", b"\n")
+
+
+async def test_a_repeated_report_is_announced_until_the_scheduler_of_its_run_has_heard(desk, monkeypatch):
+    hints = []
+    monkeypatch.setattr(workers, "notify", lambda _conn, hint: hints.append(hint))
+    await desk.send("/claim", Claim(desk.one, "w", "life"))
+    for n_hints in (1, 2):
+        await desk.send("/report", Report(desk.one, Ended("one", "success", NOW)))
+        assert hints == n_hints * [Hint("try", origin="me")], "the one that has stored it may be gone"
+    await desk.database.write(drop_news, [await desk.row("one")])
+    await desk.send("/report", Report(desk.one, Ended("one", "success", NOW)))
+    assert len(hints) == 2
+
+
+async def test_a_log_begins_where_the_file_ends_that_the_ticket_names(desk):
+    (desk.home / LOGS / "two.log").write_bytes(b"said\n")
+    desk.known_here["two"] = replace(desk.known_here["two"], log_path="of a later version.log")
+    for _ in range(2):
+        claimed = msgspec.json.decode(await desk.send("/claim", Claim(desk.two, "w", "life")), type=Claimed)
+        assert (claimed.launch.log_path, (await desk.row("two")).log_start) == ("two.log", 5)
 
 
 async def test_a_worker_that_stays_gets_another_ticket_after_its_try(desk):

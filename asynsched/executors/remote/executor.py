@@ -224,6 +224,7 @@ class RemoteExecutor(Executor):
             if self._is_draining:
                 self._over(self._end_of(launch.token, GivenUp(STOPPED, "interrupted")))
             else:
+                self._to_forget.discard(launch.token)  # its end is awaited again: the next look finds it
                 self._tries[launch.token] = _Try(launch, self._clock.monotonic(), secret=new_token() + new_token())
                 self._new[launch.token] = None
         self._wakeup.set()
@@ -241,14 +242,15 @@ class RemoteExecutor(Executor):
         if len(self._to_forget) >= MOST_NOTED:
             self._wakeup.set()
 
-    def look(self, events: Sequence[TryEvent] = ()) -> None:
+    def look(self) -> None:
+        self._may_have_news = True
+        self._wakeup.set()
+
+    def hear(self, events: Sequence[TryEvent]) -> None:
         for event in events:
             # The others are of another executor or scheduler, or of a run that is being taken over: `adopt` reads them.
             if event.token in self._tries:
                 self._hear(event)
-        if not events:
-            self._may_have_news = True
-            self._wakeup.set()
 
     async def drain(self, deadline: datetime) -> None:
         """Submit no more; what workers run goes on, and the next scheduler of its run adopts it."""
@@ -274,6 +276,9 @@ class RemoteExecutor(Executor):
         for row in rows:
             if row.state == ENDED:
                 ended.add(row.token)
+                # An end that was reported before its run was known here was acknowledged, and stored nowhere.
+                self._reported.discard(row.token)
+                self._to_forget.discard(row.token)
             elif row.started is not None:
                 running.add(row.token)
             else:
@@ -343,28 +348,41 @@ class RemoteExecutor(Executor):
 
     async def _pass(self) -> None:
         """Do one pass. Kills and submissions come first, because tasks wait for them; records are stored last."""
-        failure = None
-        steps = (self._end_killed, self._submit, self._end_rejected, self._hear_news, self._cancel, self._look_if_due)
-        for step in steps:
+        failures: list[StoreUnavailable] = []
+
+        async def take(step: Awaitable[None]) -> None:
             try:
-                await step()
+                await step
             except StoreUnavailable as exc:
-                failure = exc  # it may be for this step alone
-        if failure is not None:
-            raise failure
+                failures.append(exc)  # it may be for this step alone
 
-    def _is_due(self, now: float) -> bool:
-        return self._looked_at is None or now - self._looked_at >= self._interval.total_seconds()
+        await take(self._end_killed())
+        await take(self._submit())
+        await take(self._end_rejected())
+        is_due = self._is_due()  # once: a look at all tries reads their news, too
+        await take(self._hear_news(is_due=is_due))
+        await take(self._cancel())
+        await take(self._look_if_due(is_due=is_due))
+        if failures:
+            raise failures[-1]
 
-    async def _look_if_due(self) -> None:
-        if self._is_due(now := self._clock.monotonic()):
-            await self._look_at_all(now)
+    def _is_due(self) -> bool:
+        """Whether it is time for the next look at all tries."""
+        if self._looked_at is None:
+            return True
+        return self._clock.monotonic() - self._looked_at >= self._interval.total_seconds()
+
+    async def _look_if_due(self, *, is_due: bool) -> None:
+        if is_due:
+            await self._look_at_all(self._clock.monotonic())
             await self._note_tickets()
         elif len(self._to_forget) >= MOST_NOTED:
             await self._note_tickets()
 
-    async def _hear_news(self) -> None:
-        self._may_have_news |= self._is_due(self._clock.monotonic())  # a notification may be lost
+    async def _hear_news(self, *, is_due: bool) -> None:
+        if is_due:
+            self._may_have_news = True  # a notification may be lost
+            await self._note_tickets()  # what was told directly, and is over, is forgotten unread
         while self._may_have_news:
             self._may_have_news = False  # what is reported from now on may be read below, or sets it again
             rows = await self._database.read(news_of_tickets, self.context.scheduler_id, self.context.name)

@@ -54,7 +54,10 @@ _VERSION_TABLE = sa.Table(
 )
 
 _CREATIONS: dict[str, Sequence[str]] = {}
-"""The statements that create all tables, by the names of dialects."""
+"""The statements that create all tables, by the names of dialects.
+
+No server's version changes them: the tables have no identity or generated columns, and no enumerations.
+"""
 
 
 class SchemaState(NamedTuple):

@@ -1,6 +1,7 @@
 """The agent of a worker, with schedulers that a test answers for."""
 
-from collections import Counter
+import threading
+from collections import Counter, defaultdict
 from datetime import timedelta
 
 import anyio
@@ -20,6 +21,7 @@ from asynsched.settings import Settings
 from asynsched.worker import agent
 from asynsched.worker.agent import Agent, Outcome, refused
 from asynsched.worker.schedulers import Schedulers
+from asynsched.worker.sources import SourceCache
 from asynsched.worker.tickets import TICKETS, KeptTicket, TicketFolder
 from tests.store.test_tickets import TERMS, launch_of
 from tests.support.waiting import DEADLINE_SECONDS, eventually
@@ -113,6 +115,7 @@ class Site:
         self.has_taken, self.grows, self.home, self.n_log_parts = True, True, folder, Counter()
         self.mute, self.unanswered, self.speaks_again = "", set(), anyio.Event()
         self.away, self.void, self.n_refused_connections, self.log_path = "", "", 0, ""
+        self.log_parts = defaultdict(list)
 
         def make(context, options):
             self.executors.append(KeptExecutor(context, options))
@@ -150,6 +153,7 @@ class Site:
         elif kind == "log":
             token, start = request.url.params["token"], int(request.url.params["start"])
             self.n_log_parts[token] += 1
+            self.log_parts[token].append(request.content)
             if token == "one" and self.grows:
                 with (self.home / LOGS / "one.log").open("ab") as log:
                     log.write(b"more\n")
@@ -161,6 +165,13 @@ class Site:
             self.reports.append(report.event)
             answer = None
         return httpx.Response(200, content=msgspec.json.encode(answer))
+
+    async def go_on(self, token, log):
+        """Let a try that waits for its claim begin, write to its log, and end."""
+        await eventually(lambda: token in self.executor.launched, f"{token} has begun")
+        with log.open("ab") as file:
+            file.write(b"more\n")
+        self.executor.end(token, "", "task")
 
     def ended(self, token):
         return [one for one in self.reports if isinstance(one, Ended) and one.token == token]
@@ -438,6 +449,61 @@ async def test_a_log_that_two_attempts_write_stays_until_both_have_ended(tmp_pat
             assert log.read_bytes() == b"said\n"
             site.executor.end("two", "", "task")
     assert not log.exists()
+
+
+async def test_a_log_stays_if_the_next_process_of_its_try_is_claimed_before_its_end(tmp_path, monkeypatch):
+    site = Site(tmp_path, monkeypatch)
+    site.grows, site.log_path = False, "called.log"
+    log = tmp_path / LOGS / site.log_path
+    is_known, may_go_on = threading.Event(), threading.Event()
+
+    def missing(_cache, _hashes):
+        if log.exists():
+            is_known.set()
+            assert may_go_on.wait(DEADLINE_SECONDS)
+        return ()
+
+    monkeypatch.setattr(SourceCache, "missing", missing)
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        tries.start_soon(site.agent.work, ticket_of("one"))
+        await eventually(lambda: site.executors and site.executor.launched, "it has begun")
+        log.write_bytes(b"said\n")
+        tries.start_soon(site.agent.work, ticket_of("two"))
+        await eventually(is_known.is_set, "the next process knows how long the log is")
+        site.executor.end("one", "", "task")
+        await eventually(lambda: not list((tmp_path / TICKETS).glob("one*")), "the former one is forgotten")
+        may_go_on.set()
+        await site.go_on("two", log)
+    assert site.log_parts["two"] == [b"more\n"]
+
+
+async def test_a_log_that_is_being_removed_is_gone_before_the_next_process_writes_it(tmp_path, monkeypatch):
+    site = Site(tmp_path, monkeypatch)
+    site.grows, site.log_path = False, "called.log"
+    log = tmp_path / LOGS / site.log_path
+    clear, is_clearing, is_too_early = Agent._clear, threading.Event(), threading.Event()
+
+    def clear_late(self, held, **flags):
+        is_clearing.set()
+        is_too_early.wait(0.1)  # the next process should not get as far as that
+        clear(self, held, **flags)
+
+    def missing(_cache, _hashes):
+        if log.exists():
+            is_too_early.set()
+        return ()
+
+    monkeypatch.setattr(Agent, "_clear", clear_late)
+    monkeypatch.setattr(SourceCache, "missing", missing)
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        tries.start_soon(site.agent.work, ticket_of("one"))
+        await eventually(lambda: site.executors and site.executor.launched, "it has begun")
+        log.write_bytes(b"said\n")
+        site.executor.end("one", "", "task")
+        await eventually(is_clearing.is_set, "its log is about to be removed")
+        tries.start_soon(site.agent.work, ticket_of("two"))
+        await site.go_on("two", log)
+    assert site.log_parts["two"] == [b"more\n"]
 
 
 async def test_a_log_that_grows_as_fast_as_it_is_sent_does_not_hold_up_others(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,6 +185,31 @@ def job_of(executor: RemoteExecutor, token: str) -> Job:
     return executor._job(executor._tries[token])
 
 
+class ShiftedClock(Clock):
+    """A clock that a test puts forward by `shift` seconds."""
+
+    shift = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.shift
+
+
+async def look_rarely(executor: RemoteExecutor) -> None:
+    """Let the executor look at its tries no more of itself."""
+    await eventually(lambda: executor._looked_at is not None, "it has looked once")
+    executor._interval = timedelta(hours=1)
+
+
+async def end_one(far: Any) -> list[Started | Ended]:
+    """Launch the try `one`, and store its start and its end as its worker's; return these."""
+    await far.executor.launch([launch_of("one")])
+    await eventually(lambda: far.engine.jobs, "it was submitted")
+    proof, events = far.engine.jobs[0].ticket.proof, [Started("one", NOW, 1), Ended("one", "success", NOW, NOW)]
+    await far.database.write(claim_ticket, proof, **LIFE)
+    await far.database.write(report_try, proof, *events)
+    return events
+
+
 async def states(database) -> list[str]:
     return list(await database.read(lambda conn: conn.scalars(sa.select(ticket.c.state)).all()))
 
@@ -249,8 +275,96 @@ async def test_what_a_worker_reports_to_this_scheduler_is_heard_at_once_and_only
     await far.executor.launch([launch_of("one")])
     await eventually(lambda: far.engine.jobs, "it was submitted")
     began, ended = Started("one", NOW, 1), Ended("one", "success", NOW, NOW)
-    far.executor.look([Ended("of another executor", "success", NOW), began, began, ended, ended])
+    far.executor.hear([Ended("of another executor", "success", NOW), began, began, ended, ended])
     assert far.reports == [began, ended]
+
+
+async def test_what_nobody_tells_is_heard_at_the_next_look(far):
+    events = await end_one(far)
+    await eventually(lambda: far.reports == events, "it is heard")
+
+
+async def test_a_look_that_is_asked_for_reads_what_is_news(far):
+    await look_rarely(far.executor)
+    events = await end_one(far)
+    await far.executor.launch([launch_of("two")])
+    await eventually(lambda: len(far.engine.jobs) == 2, "a pass without news")
+    assert far.reports == []
+    far.executor.look()
+    await eventually(lambda: far.reports == events, "it is heard")
+
+
+async def test_many_ends_that_are_acknowledged_are_forgotten_before_the_next_look(far, monkeypatch):
+    monkeypatch.setattr(executor_module, "MOST_NOTED", 2)
+    await look_rarely(far.executor)
+    tokens = ["two", "three"]
+    await far.executor.launch(list(map(launch_of, tokens)))
+    await eventually(lambda: len(far.engine.jobs) == 2, "they are submitted")
+    for token in tokens:
+        await far.executor.kill(token, "a user")
+    await eventually(lambda: len(far.reports) == 2, "they have ended")
+    await far.executor.acknowledge(tokens[:1])
+    assert await states(far.database) == ["ended", "ended"]
+    await far.executor.acknowledge(tokens[1:])
+    await eventually_true(far.database, lambda conn: not conn.scalars(sa.select(ticket.c.token)).all())
+
+
+async def test_a_try_that_is_heard_directly_is_forgotten_without_being_read_as_news(far):
+    await look_rarely(far.executor)
+    await far.executor.launch([launch_of("two")])
+    await eventually(lambda: far.engine.jobs, "it is submitted")
+    proof, ended = far.engine.jobs[0].ticket.proof, Ended("two", "success", NOW, NOW)
+    await far.database.write(claim_ticket, proof, **LIFE)
+    await far.database.write(report_try, proof, ended)
+    far.executor.hear([ended])
+    await far.executor.acknowledge(["two"])
+    heard = []
+    far.database.on_note = lambda notes: heard.extend(row.token for row in notes["heard"])
+    far.executor._interval = timedelta(seconds=0.02)
+    far.executor._wakeup.set()
+    await eventually_true(far.database, lambda conn: not conn.scalars(sa.select(ticket.c.token)).all())
+    assert heard == []
+
+
+async def test_each_look_at_all_tries_also_reads_the_news(far):
+    """Also one that becomes due while the engine drops a job."""
+    steps: list[str] = []
+    clock = ShiftedClock()
+    far.executor._clock = clock
+
+    def noting(step: str) -> Any:
+        async def note() -> None:
+            steps.append(step)
+
+        return note
+
+    async def cancel(_engine_ids: Sequence[str]) -> None:
+        clock.shift = 7200.0
+
+    far.engine.cancel = cancel
+    await look_rarely(far.executor)
+    await far.executor.launch([launch_of("two")])
+    await eventually(lambda: far.engine.jobs, "it is submitted")
+    far.database.before |= {"news_of_tickets": noting("news"), "progress_of_tickets": noting("progress")}
+    await far.executor.kill("two", "a user")
+    await eventually(lambda: clock.shift, "its job is dropped")
+    far.executor._wakeup.set()
+    await eventually(lambda: "progress" in steps, "it has looked")
+    assert steps == ["news", "progress"]
+
+
+async def test_an_end_that_was_acknowledged_is_reported_again_while_it_is_awaited(far):
+    await look_rarely(far.executor)
+    began, ended = await end_one(far)
+    far.executor.hear([began, ended])
+    await far.executor.acknowledge(["one"])
+    # A scheduler that has no end of a try launches it again.
+    await far.executor.launch([launch_of("one")])
+    far.executor.look()
+    await eventually(lambda: far.reports[2:] == [began, ended], "it is heard again")
+    await far.executor.acknowledge(["one"])
+    assert (await far.executor.adopt([1])).ended == {"one"}
+    assert far.reports[4:] == [ended]
 
 
 async def test_an_engine_that_is_away_gets_the_same_tickets_later(far):
