@@ -664,9 +664,10 @@ REFUSED: dict[str, str] = {
 }
 """Modules, and names in modules, that cannot work here, and why. A module's submodules cannot, either."""
 
+_NO_OTHER_FILES = "DAG files cannot read the other DAG files"
 UNUSABLE: dict[str, str] = {
-    "airflow.models.DagBag": "DAG files cannot read the other DAG files",
-    "airflow.models.dagbag.DagBag": "DAG files cannot read the other DAG files",
+    "airflow.models.DagBag": _NO_OTHER_FILES,
+    "airflow.models.dagbag.DagBag": _NO_OTHER_FILES,
     "airflow.models.serialized_dag.SerializedDagModel": _NO_DATABASE,
 }
 """Names that files may import, such as for annotations, but whose use is an error, and why. The import is warned of."""

@@ -130,7 +130,7 @@ def dags_show(session: Session, output: Output, dag_id: str) -> Record | None:
     table["tasks"] = [fields_of(task, TASK_FIELDS) for task in details.tasks]
     table["edges"] = [as_row(edge) for edge in details.edges]
     for pool in details.missing_pools:
-        tasks = [task.task_id for task in details.tasks if pool in (task.pool, *(route.pool for route in task.routes))]
+        tasks = [task.task_id for task in details.tasks if pool in task.pools]
         note(f"There is no pool {pool!r}, so {some_of(tasks)} cannot start: `asynsched pools set {quote(pool)} SLOTS`")
     return Record(as_row(details), sections={"tasks": SPARE_TASK_FIELDS, "edges": ()}, table=table)
 

@@ -53,7 +53,6 @@ from asynsched.protocol.messages import (
     RunContext,
     Started,
     TaskInstanceFacts,
-    TryRoute,
 )
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
@@ -341,7 +340,7 @@ class ForegroundDriver:
                 reschedule_started_at=looked_since,
                 max_map_length=self._supervisor.max_map_length,
                 test_mode=True,
-                route=TryRoute(**task.route._asdict()),
+                route=task.route,
             )
             context = build_context(self._dag.get_task(task.task_id), self._facts, facts)
             if environment is not None:

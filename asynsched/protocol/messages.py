@@ -243,6 +243,17 @@ class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):
     """The lease as it is now. None: it was renewed just now, and a LeaseTerm follows in a moment."""
 
 
+class Route(Struct, frozen=True):
+    """Where a try waits and runs, and how urgent it is: `priority_weight` is the total."""
+
+    pool: str
+    pool_slots: int
+    queue: str
+    executor: str | None
+    executor_config: dict[str, Any]
+    priority_weight: int
+
+
 class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     """Start a try, once: a token that was launched before is not launched again.
 
@@ -283,21 +294,17 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     """Of a task's callback: the try that it is about."""
 
     @property
+    def route(self) -> Route:
+        """Where the try runs."""
+        return Route(
+            self.pool, self.pool_slots, self.queue, self.executor, self.executor_config, self.priority_weight
+        )  # fmt: skip
+
+    @property
     def timeout_reason(self) -> str:
         """The reason of a try that took longer than `execution_timeout`, with the name of the user's setting."""
         name = "callbacks.timeout" if self.callback else "execution_timeout"
         return f"{name} of {self.execution_timeout or 0:g} s is over"
-
-
-class TryRoute(Struct, frozen=True):
-    """Where a try runs, and how urgent it is, as in its launch."""
-
-    pool: str
-    pool_slots: int
-    queue: str
-    executor: str | None
-    executor_config: dict[str, Any]
-    priority_weight: int
 
 
 class TaskInstanceFacts(Struct, frozen=True, kw_only=True):
@@ -315,7 +322,7 @@ class TaskInstanceFacts(Struct, frozen=True, kw_only=True):
     reschedule_started_at: datetime | None = None
     max_map_length: int = 1024
     test_mode: bool = False
-    route: TryRoute | None = None
+    route: Route | None = None
 
 
 class Kill(Struct, frozen=True, tag="kill", omit_defaults=True):

@@ -62,6 +62,11 @@ class TaskDetails(Struct, frozen=True, kw_only=True):
     is_mapped: bool
     routes: tuple[RouteInfo, ...]
 
+    @property
+    def pools(self) -> set[str]:
+        """The pools in which its tries wait."""
+        return {route.pool for route in self.routes} or {self.pool}
+
 
 class Edge(Struct, frozen=True):
     """An edge from a task to one downstream, with its label."""

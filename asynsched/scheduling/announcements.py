@@ -217,7 +217,7 @@ def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
         pool=task.route.pool,
         pool_slots=task.route.pool_slots,
         priority_weight=task.route.priority_weight,
-        executor_config=dict(task.route.executor_config),
+        executor_config=task.route.executor_config,
         run=run_context(task.run),
         code=task.run.code,
         log_path=log_path(task.key, task.try_number),

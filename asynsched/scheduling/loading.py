@@ -13,17 +13,18 @@ from typing import TypeVar
 
 import anyio.to_thread
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from asynsched.errors import DagError, NotFound
 from asynsched.loggers import get_logger
 from asynsched.protocol.home_files import lay_out_source
-from asynsched.protocol.messages import CodeVersion, SourceRef
+from asynsched.protocol.messages import CodeVersion, Route, SourceRef
 from asynsched.protocol.plainness import looks_plain
 from asynsched.scheduling.evaluation.changes import StoredDeferral
 from asynsched.scheduling.evaluation.decisions import SKIPMIXIN_KEY
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.evaluation.structure import DagStructure, Route, compile_structure
+from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, is_too_early
 from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.serialization.decode import decode_dag
@@ -42,7 +43,7 @@ T = TypeVar("T")
 MAX_LOADED = 1000
 _OF_RUN = {found.name for found in fields(ActiveRun)} & {"key", *DagRunRow.__struct_fields__}
 _OF_TASK = {found.name for found in fields(ActiveTask)} & {*TaskInstanceRow.__struct_fields__}
-_OF_ROUTE = {*Route._fields} & {*TaskInstanceRow.__struct_fields__}
+_OF_ROUTE = {*Route.__struct_fields__} & {*TaskInstanceRow.__struct_fields__}
 """The values that a row and its object in memory have under one name."""
 
 
@@ -220,7 +221,7 @@ def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
     )
     if state in COUNTED_TASK_STATES:
         # Where the try has its slots. Its version may say something else: that of the run may be a later one by now.
-        task.route = task.route._replace(**{name: getattr(row, name) for name in _OF_ROUTE})
+        task.route = replace(task.route, **{name: getattr(row, name) for name in _OF_ROUTE})
     return task
 
 

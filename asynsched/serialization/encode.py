@@ -289,7 +289,7 @@ def _routes(
         own.executor_config = own_config(task)
         awaited = AwaitedTry(own, dag.dag_id, n_before)
         if weights:
-            awaited.priority_weight = weights[min(n_before, len(weights) - 1)]
+            awaited.priority_weight = schema.for_try(weights, n_before)
         before = dict(vars(awaited))
         if not policies.route(awaited):
             return ()

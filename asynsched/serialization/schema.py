@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -23,6 +23,7 @@ from asynsched.timetables.base import DataInterval
 from asynsched.timetables.decoding import MAX_PLANNED, PlannedInterval, PlannedRun, RunName, TimetablePlan
 from asynsched.timetables.own_partitions import AssetKeys
 
+T = TypeVar("T")
 SCHEMA_VERSION = 2
 """Raised when files must be parsed again after an upgrade, because the form says more or something else.
 
@@ -111,6 +112,11 @@ class SerializedRoute(Struct, frozen=True, omit_defaults=True):
     executor_config: dict[str, Any] = {}
     priority_weight: Annotated[int, Meta(ge=-(2**31), lt=2**31)] | None = None
     """The total; None: as without a policy."""
+
+
+def for_try(values: Sequence[T], n_before: int) -> T:
+    """Return the value for a try that `n_before` others precede. Tries beyond the last value have that one, too."""
+    return values[min(n_before, len(values) - 1)]
 
 
 class SerializedTask(Struct, frozen=True, omit_defaults=True):

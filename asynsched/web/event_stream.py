@@ -22,7 +22,7 @@ from asynsched.web.endpoint import Api, Call, Example
 PAUSE_SECONDS = 15.0
 """Longest silence of a stream: proxies close connections that say nothing, and a reader learns that it is cut off."""
 N_ENCODED = 1000
-"""Events of which the bytes are kept, so that streams that send the same event encode it once."""
+"""Events whose bytes are kept for a while: the streams that send an event share them."""
 Since = Annotated[int, Meta(ge=0, description="Begin after the event with this number; 0: with the oldest stored one.")]
 EXAMPLE = Example({"since": 41, "dag_id": "etl"})
 

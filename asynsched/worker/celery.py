@@ -256,7 +256,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
         work.add_done_callback(note)
 
     def _outcome(self, future: "Future[Outcome]") -> Outcome:
-        """Return what became of a ticket. After an error of this worker, it stops, and others get the ticket."""
+        """Return what became of a ticket. After an error of this worker, it stops: another worker gets the ticket."""
         if future.cancelled():
             return RETURNED
         if (error := future.exception()) is None:

@@ -462,7 +462,7 @@ def test_a_plugin_that_ends_only_tasks_is_named_in_their_reason(new_site):
 
 
 def heard_of_runs(site, number):
-    """Return what the listeners of runs have printed, the newest last, if there are that many lines."""
+    """Return the lines of the listeners of runs, the newest last; None while there are fewer than `number`."""
     files = sorted(site.home.glob("logs/**/*on_dag_run*"), key=lambda path: path.stat().st_mtime_ns)
     lines = [line for path in files for line in path.read_text().splitlines() if "HEARD" in line]
     return lines if len(lines) >= number else None

@@ -534,10 +534,10 @@ document.addEventListener = (name, ...rest) => {
   if (name === "htmx:before:swap") window.order.push("the page listens");
   listen(name, ...rest);
 };
-let served;
+let given;
 Object.defineProperty(window, "htmx", {
-  get: () => served,
-  set: (value) => { window.order.push("htmx"); served = value; },
+  get: () => given,
+  set: (value) => { window.order.push("htmx"); given = value; },
 });
 """
 

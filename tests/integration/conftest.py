@@ -26,6 +26,6 @@ def url(request, tmp_path) -> str:
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[None]:
-    """Have `asynsched` processes of a site be forks of a process that has imported what they need."""
+    """Start the `asynsched` processes of a site as forks of a process that has imported what they need."""
     with warm_commands.serving():
         yield

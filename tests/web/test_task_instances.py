@@ -17,7 +17,7 @@ from asynsched.queries.context import QueryContext
 from asynsched.queries.try_logs import find_in_log, follow_log, read_log_end
 from asynsched.settings import LogSettings
 from asynsched.store.engines.opening import open_database
-from asynsched.store.schema import dag_run, task_instance
+from asynsched.store.schema import dag_run, task_instance, task_instance_history
 from tests.web.filling import RUN_ID
 
 TASKS = f"/dags/report/dagRuns/{RUN_ID}/taskInstances"
@@ -101,6 +101,15 @@ async def test_tries_have_their_own_times_and_ends(site):
     assert [(one["try_number"], one["state"]) for one in tries] == [(1, "failed"), (2, "failed")]
     assert (await site.get(f"{BROKEN}/tries/1"))["start_date"] == tries[0]["start_date"]
     assert (await site.get(f"{TASKS}/double/1/tries"))["total_entries"] == 1
+
+
+async def test_an_earlier_try_shows_where_it_ran_and_one_of_an_old_version_what_the_task_says(site):
+    async def pools(**earlier):
+        await site.database.write(lambda conn: conn.execute(sa.update(task_instance_history).values(**earlier)))
+        return [(one["pool"], one["queue"]) for one in (await site.get(f"{BROKEN}/tries"))["task_instances"]]
+
+    assert await pools(pool="again", queue="retries") == [("again", "retries"), ("default_pool", "default")]
+    assert await pools(pool=None, queue=None) == [("default_pool", "default")] * 2
 
 
 async def test_what_keeps_a_task_instance_from_being_queued_is_told(site):

@@ -375,8 +375,7 @@ class RemoteExecutor(Executor):
     async def _look_if_due(self, *, is_due: bool) -> None:
         if is_due:
             await self._look_at_all(self._clock.monotonic())
-            await self._note_tickets()
-        elif len(self._to_forget) >= MOST_NOTED:
+        if is_due or len(self._to_forget) >= MOST_NOTED:
             await self._note_tickets()
 
     async def _hear_news(self, *, is_due: bool) -> None:
@@ -385,7 +384,11 @@ class RemoteExecutor(Executor):
             await self._note_tickets()  # what was told directly, and is over, is forgotten unread
         while self._may_have_news:
             self._may_have_news = False  # what is reported from now on may be read below, or sets it again
-            rows = await self._database.read(news_of_tickets, self.context.scheduler_id, self.context.name)
+            try:
+                rows = await self._database.read(news_of_tickets, self.context.scheduler_id, self.context.name)
+            except StoreUnavailable:
+                self._may_have_news = True  # the next attempt is soon, and the next look may be late
+                raise
             # Those of a run that was just taken over are not known yet; `adopt` reads them.
             known = [row for row in rows if self._is_known(row.token)]
             for row in known:

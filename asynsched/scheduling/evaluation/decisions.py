@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from asynsched.errors import StoreError
-from asynsched.protocol.messages import CausingTry, Ended, Started, TriggerOutcome
+from asynsched.protocol.messages import CausingTry, Ended, Route, Started, TriggerOutcome
 from asynsched.scheduling.evaluation.changes import (
     Change,
     Expanded,
@@ -29,7 +29,6 @@ from asynsched.scheduling.evaluation.changes import (
     TryResult,
 )
 from asynsched.scheduling.evaluation.run import MOST_INSTANCES, WAITING, ActiveRun, ActiveTask
-from asynsched.scheduling.evaluation.structure import Route
 from asynsched.scheduling.rules.assets import updates_of
 from asynsched.scheduling.rules.branching import Skips, not_previously_skipped, skips_of
 from asynsched.scheduling.rules.clearing import EMPTIED_BY_CLEAR

@@ -22,9 +22,9 @@ from types import MappingProxyType
 
 from asynsched.executors.names import executor_called
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import Route
 from asynsched.scheduling.evaluation.changes import PARKED, Holding
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.evaluation.structure import Route
 from asynsched.states import PARKED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.runs.pools import UNLIMITED, OwnUse, Settlement, SlotGrant
 from asynsched.timers import has_come

@@ -18,9 +18,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from asynsched.keys import DagRunKey, TaskInstanceKey, instance_name
-from asynsched.protocol.messages import CodeVersion
+from asynsched.protocol.messages import CodeVersion, Route
 from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunChange, Stopped, StoredDeferral, TaskChange
-from asynsched.scheduling.evaluation.structure import DagStructure, Link, Route, of_try
+from asynsched.scheduling.evaluation.structure import DagStructure, Link
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
 from asynsched.scheduling.rules.run_end import RunStop, TaskEnd
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
@@ -32,6 +32,7 @@ from asynsched.serialization.schema import (
     MapResult,
     MapZip,
     SerializedTask,
+    for_try,
 )
 from asynsched.states import (
     FINISHED_TASK_STATES,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 WAITING: frozenset[State | None] = frozenset({None})
 """States in which a task instance starts only when another one of its run ends."""
-_COUNTED = FINISHED_TASK_STATES | SLOT_TASK_STATES | {State.UP_FOR_RETRY}
+_AFTER_A_START = FINISHED_TASK_STATES | SLOT_TASK_STATES | {State.UP_FOR_RETRY}
 """The states of a task instance whose `try_number` includes its present or last try."""
 MOST_INSTANCES = 100_000
 """Of one task in a run. A product of a few long lists has billions, for which no scheduler has the memory."""
@@ -119,12 +120,12 @@ class ActiveTask:
     route: Route = field(init=False)
 
     def __post_init__(self) -> None:
-        is_counted = self.try_number > 0 and self.state in _COUNTED
+        is_counted = self.try_number > 0 and self.state in _AFTER_A_START
         self.route = self.route_after(self.try_number - is_counted)
 
     def route_after(self, n_tries: int) -> Route:
         """Return the route of the try that follows `n_tries` others."""
-        return of_try(self.run.structure.routes[self.task.task_id], n_tries)
+        return for_try(self.run.structure.routes[self.task.task_id], n_tries)
 
     @property
     def task_id(self) -> str:

@@ -1,27 +1,22 @@
 """The structure of one DAG version, compiled for decisions: each task's upstream and downstream."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
 
+from asynsched.protocol.messages import Route
 from asynsched.scheduling.rules.branching import descendants, reversed_edges
 from asynsched.scheduling.rules.priority import total_weights
-from asynsched.serialization.schema import MapLength, SerializedDag, SerializedRoute, SerializedTask, results_in
+from asynsched.serialization.schema import (
+    MapLength,
+    SerializedDag,
+    SerializedRoute,
+    SerializedTask,
+    for_try,
+    results_in,
+)
 
 _Tasks = Mapping[str, SerializedTask]
 _Edges = Mapping[str, tuple[str, ...]]
-T = TypeVar("T")
-
-
-class Route(NamedTuple):
-    """Where a try waits and runs, and how urgent it is: `priority_weight` is the total."""
-
-    pool: str
-    pool_slots: int
-    queue: str
-    executor: str | None
-    executor_config: Mapping[str, Any]
-    priority_weight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +148,13 @@ def _routes(task: SerializedTask, total_weight: int) -> tuple[Route, ...]:
     found: tuple[SerializedRoute | SerializedTask, ...] = task.routes or (task,)
     weights = task.try_weights or (total_weight,)
     n_tries = max(len(found), len(weights))
-    return tuple(_route(of_try(found, n), of_try(weights, n)) for n in range(n_tries))
+    return tuple(_route(for_try(found, n), for_try(weights, n)) for n in range(n_tries))
 
 
 def _route(found: SerializedRoute | SerializedTask, weight: int) -> Route:
     own = found.priority_weight if isinstance(found, SerializedRoute) else None
     weight = weight if own is None else own
     return Route(found.pool, found.pool_slots, found.queue, found.executor, found.executor_config, weight)
-
-
-def of_try(values: Sequence[T], n_before: int) -> T:
-    """Return the value of the try that follows `n_before` others: tries beyond the last value have that one."""
-    return values[min(n_before, len(values) - 1)]
 
 
 def _mapped_groups(dag: SerializedDag) -> tuple[dict[str, tuple[str, ...]], dict[str, MapLength]]:

@@ -6,7 +6,6 @@ at once, and is stamped with the newest revision; a test proves that these equal
 """
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import NamedTuple, NoReturn
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.engine.mock import MockConnection
 
 from asynsched._version import __version__
 from asynsched.authoring.defaults import DEFAULT_POOL
@@ -52,12 +50,6 @@ _VERSION_TABLE = sa.Table(
     sa.Column("version_num", sa.String(32), nullable=False),
     sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
-
-_CREATIONS: dict[str, Sequence[str]] = {}
-"""The statements that create all tables, by the names of dialects.
-
-No server's version changes them: the tables have no identity or generated columns, and no enumerations.
-"""
 
 
 class SchemaState(NamedTuple):
@@ -158,32 +150,11 @@ def make_file(path: Path | None) -> None:
 
 def _create(conn: Connection, shown: str, default_pool_slots: int) -> None:
     refuse_foreign(conn, shown)
-    for statement in _creation(conn.dialect):
-        conn.exec_driver_sql(statement)
+    metadata.create_all(conn, checkfirst=False)
+    _VERSION_TABLE.create(conn)
     _note_compatibility(conn)
     conn.execute(_VERSION_TABLE.insert().values(version_num=HEAD))
     conn.execute(pool.insert().values(name=DEFAULT_POOL, slots=default_pool_slots, description="Default pool"))
-
-
-class _Recorder(MockConnection):
-    """Collects the texts of statements instead of executing them."""
-
-    def __init__(self, dialect: sa.Dialect) -> None:
-        super().__init__(dialect, lambda ddl, *_: self.texts.append(str(ddl.compile(dialect=dialect))))
-        self.texts: list[str] = []
-
-    def exec_driver_sql(self, text: str) -> None:
-        self.texts.append(text)
-
-
-def _creation(dialect: sa.Dialect) -> Sequence[str]:
-    """Return the statements that create all tables: compiled once, for simulations and tests make many databases."""
-    if dialect.name not in _CREATIONS:
-        recorder = _Recorder(dialect)
-        metadata.create_all(recorder, checkfirst=False)
-        _VERSION_TABLE.create(recorder, checkfirst=False)
-        _CREATIONS[dialect.name] = recorder.texts
-    return _CREATIONS[dialect.name]
 
 
 def refuse_foreign(conn: Connection, shown: str) -> None:

@@ -56,6 +56,8 @@ class _DagId(NamedTuple):
 # Literal, as in the partial indexes: with a parameter, neither database would use the index.
 IS_QUEUED = sa.text("dag_run.state = 'queued'")
 IS_RUNNING = sa.text("dag_run.state = 'running'")
+HAS_NO_BACKFILL = sa.text("dag_run.backfill_id IS NULL")
+HAS_BACKFILL = sa.text("dag_run.backfill_id IS NOT NULL")
 
 
 def _ids_by(index: str, *conditions: sa.TextClause) -> "sa.Select[tuple[int]]":
@@ -68,8 +70,8 @@ def _ids_by(index: str, *conditions: sa.TextClause) -> "sa.Select[tuple[int]]":
 _UNFINISHED_IDS: dict[str, tuple["sa.Select[tuple[int]]", ...]] = {
     DagRunState.RUNNING: (_ids_by("ix_dag_run_running", IS_RUNNING),),
     DagRunState.QUEUED: (
-        _ids_by("ix_dag_run_queued_of_dag", IS_QUEUED, sa.text("dag_run.backfill_id IS NULL")),
-        _ids_by("ix_dag_run_queued_of_backfill", IS_QUEUED, sa.text("dag_run.backfill_id IS NOT NULL")),
+        _ids_by("ix_dag_run_queued_of_dag", IS_QUEUED, HAS_NO_BACKFILL),
+        _ids_by("ix_dag_run_queued_of_backfill", IS_QUEUED, HAS_BACKFILL),
     ),
 }
 UNFINISHED_RUN_STATES = frozenset(_UNFINISHED_IDS)

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
 from asynsched.store.rows import fetch, fetch_in, portions
-from asynsched.store.runs.dag_runs import IS_QUEUED, IS_RUNNING, run_row_ids
+from asynsched.store.runs.dag_runs import HAS_BACKFILL, HAS_NO_BACKFILL, IS_QUEUED, IS_RUNNING, run_row_ids
 from asynsched.store.runs.row_locks import lock_tasks
 from asynsched.store.runs.transitions import take_for_begun
 from asynsched.store.schedulers import SERVING, holds_lease
@@ -82,15 +82,13 @@ _OWNED = _BY_ID.where(IS_RUNNING, _IS_OWNED)
 _OWNED_IDS = sa.select(dag_run.c.id).where(IS_RUNNING, _IS_OWNED)
 _LIMITS = sa.select(dag.c.dag_id, _HOLDS_RUNS, dag.c.max_active_runs)
 # Whether a run is a backfill's is literal, as in the partial indexes: each query reads only the rows that it returns.
-_ITS_OWN = sa.text("dag_run.backfill_id IS NULL")
-_A_BACKFILLS = sa.text("dag_run.backfill_id IS NOT NULL")
 _FIRST_ROWS = _RUNS.where(IS_QUEUED).order_by(None).limit(sa.bindparam("limit"))
 _FIRST_OF_DAG = (
-    _FIRST_ROWS.where(_ITS_OWN, dag_run.c.dag_id == sa.bindparam("dag_id"))
+    _FIRST_ROWS.where(HAS_NO_BACKFILL, dag_run.c.dag_id == sa.bindparam("dag_id"))
     .order_by(dag_run.c.run_after, dag_run.c.id)
     .with_hint(dag_run, "INDEXED BY ix_dag_run_queued_of_dag", "sqlite")
 )
-_OF_BACKFILL = _FIRST_ROWS.where(_A_BACKFILLS, dag_run.c.backfill_id == sa.bindparam("backfill_id")).with_hint(
+_OF_BACKFILL = _FIRST_ROWS.where(HAS_BACKFILL, dag_run.c.backfill_id == sa.bindparam("backfill_id")).with_hint(
     dag_run, "INDEXED BY ix_dag_run_queued_of_backfill", "sqlite"
 )
 # Runs of partitions have no logical date: those of a backfill are sorted at each read, 10,000 at most.
@@ -109,8 +107,8 @@ def _each_queued(column: "sa.Column[Any]", index: str, kind: sa.TextClause) -> s
     return names.union_all(sa.select(following).where(names.c.name.is_not(None)))
 
 
-_dags = _each_queued(dag_run.c.dag_id, "ix_dag_run_queued_of_dag", _ITS_OWN)
-_backfills = _each_queued(dag_run.c.backfill_id, "ix_dag_run_queued_of_backfill", _A_BACKFILLS)
+_dags = _each_queued(dag_run.c.dag_id, "ix_dag_run_queued_of_dag", HAS_NO_BACKFILL)
+_backfills = _each_queued(dag_run.c.backfill_id, "ix_dag_run_queued_of_backfill", HAS_BACKFILL)
 _QUEUED_GROUPS: tuple[sa.Select[Any], ...] = (
     _LIMITS.join_from(_dags, dag, dag.c.dag_id == _dags.c.name),
     _LIMITS.add_columns(

@@ -19,7 +19,7 @@ from asynsched.authoring import defaults, macros
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.running import execution
 from asynsched.errors import DagError
-from asynsched.protocol.messages import TryRoute
+from asynsched.protocol.messages import Route
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SerializedRoute
 from tests.unit.authoring import one_task
@@ -221,7 +221,7 @@ def test_a_try_shows_where_it_runs_whatever_the_hook_says_there(hooked):
 
     with DAG("d", auto_register=False) as dag:
         tells()
-    route = TryRoute("a pool", 2, "a queue", None, {"limits": {"mem": "1G"}}, 16)
+    route = Route("a pool", 2, "a queue", None, {"limits": {"mem": "1G"}}, 16)
     told = one_task.run(dag.get_task("tells"), route=route)
     assert told.value == (*astuple(route), "of a queue")
 
@@ -237,7 +237,7 @@ def test_the_hook_finds_the_file_s_own_objects_in_an_executor_config_of_a_try_to
     with DAG("d", auto_register=False) as dag:
         tells()
     written = {"pod_override": {"name": "in JSON"}}
-    told = one_task.run(dag.get_task("tells"), route=TryRoute("default_pool", 1, "default", None, written, 1))
+    told = one_task.run(dag.get_task("tells"), route=Route("default_pool", 1, "default", None, written, 1))
     assert told.value == ("of the file", written)
 
 

@@ -5,6 +5,7 @@ import threading
 
 import msgspec
 import pytest
+from msgspec.structs import asdict
 from structlog.testing import capture_logs
 
 from asynsched.errors import NotFound, SerializationError
@@ -120,8 +121,8 @@ def loaded(state, try_number=1, **fields):
 
 @pytest.mark.parametrize("state", sorted(COUNTED_TASK_STATES))
 def test_a_loaded_try_holds_the_slots_of_its_row_whatever_its_version_says_now(state):
-    route = loaded(state, 1 if state in ("queued", "running", "restarting") else 0).route._asdict()
-    assert route == {**OWN, "executor_config": {"mem": "1G"}}, "which rows do not have"
+    route = loaded(state, 1 if state in ("queued", "running", "restarting") else 0).route
+    assert asdict(route) == {**OWN, "executor_config": {"mem": "1G"}}, "which rows do not have"
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ class Site:
         return httpx.Response(200, content=msgspec.json.encode(answer))
 
     async def go_on(self, token, log):
-        """Let a try that waits for its claim begin, write to its log, and end."""
+        """Wait until a try has begun, write a line to its log, and end it."""
         await eventually(lambda: token in self.executor.launched, f"{token} has begun")
         with log.open("ab") as file:
             file.write(b"more\n")

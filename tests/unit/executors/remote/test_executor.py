@@ -195,7 +195,7 @@ class ShiftedClock(Clock):
 
 
 async def look_rarely(executor: RemoteExecutor) -> None:
-    """Let the executor look at its tries no more of itself."""
+    """Wait for the first look of the executor, and put off the next one by an hour."""
     await eventually(lambda: executor._looked_at is not None, "it has looked once")
     executor._interval = timedelta(hours=1)
 
@@ -292,6 +292,20 @@ async def test_a_look_that_is_asked_for_reads_what_is_news(far):
     assert far.reports == []
     far.executor.look()
     await eventually(lambda: far.reports == events, "it is heard")
+
+
+async def test_news_that_the_database_did_not_tell_are_read_again_soon(far):
+    await look_rarely(far.executor)
+    events = await end_one(far)
+
+    async def fail() -> None:
+        far.database.after.clear()
+        raise StoreUnavailable("it is away for a moment")
+
+    far.database.after["news_of_tickets"] = fail
+    far.executor.look()
+    await eventually(lambda: far.reports == events, "it is heard")
+    assert not far.database.after
 
 
 async def test_many_ends_that_are_acknowledged_are_forgotten_before_the_next_look(far, monkeypatch):
