@@ -328,6 +328,9 @@ def _call(launch: messages.Launch, dag: DAG, task: BaseOperator, context: Contex
 def _context(launch: messages.Launch, task: BaseOperator, started_at: datetime) -> Context:
     caused_by = launch.caused_by or messages.CausingTry(launch.max_tries, launch.started_at or started_at)
     is_of_run = bool(caused_by.task_id)
+    route = None if launch.callback else messages.Route(
+        launch.pool, launch.pool_slots, launch.queue, launch.executor, launch.executor_config, launch.priority_weight,
+    )  # fmt: skip
     facts = messages.TaskInstanceFacts(
         map_index=caused_by.map_index if is_of_run else launch.map_index,
         try_number=caused_by.try_number if is_of_run else launch.try_number,
@@ -336,7 +339,7 @@ def _context(launch: messages.Launch, task: BaseOperator, started_at: datetime) 
         ended_at=caused_by.ended_at,
         reschedule_started_at=launch.reschedule_started_at,
         max_map_length=launch.max_map_length,
-        route=None if launch.callback else launch.route,
+        route=route,
     )
     return build_context(task, launch.run, facts)
 

@@ -294,13 +294,6 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     """Of a task's callback: the try that it is about."""
 
     @property
-    def route(self) -> Route:
-        """Where the try runs."""
-        return Route(
-            self.pool, self.pool_slots, self.queue, self.executor, self.executor_config, self.priority_weight
-        )  # fmt: skip
-
-    @property
     def timeout_reason(self) -> str:
         """The reason of a try that took longer than `execution_timeout`, with the name of the user's setting."""
         name = "callbacks.timeout" if self.callback else "execution_timeout"
